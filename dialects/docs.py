@@ -92,6 +92,10 @@ EXAMPLES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "reduce": (["2x3xf32"], {"kind": "sum", "dims": (1,)}),
     "partial_sums": (["2x4x3xf32"], {"run": 3}),
     "matmul": (["8x2x3xf32", "8x3x4xf32"], {}),
+    "packed_product": (
+        ["2x8x8x3xf32", "2x432xf32"],
+        {"columns": 20, "kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)},
+    ),
     "quantized_matmul": (
         ["2x64xf32", "2x2048xui8", "2x128xf32", "f32"],
         {"bits": 4, "columns": 100},

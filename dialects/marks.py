@@ -37,13 +37,14 @@ KERNEL_KINDS: dict[str, tuple[str, ...]] = {
     "blas": (),
     "panels": ("tile", "block"),  # a product of a processor's, of packed panels
     "rows": ("tile", "block"),  # a product of few rows, whose operands are read where they lie
+    "packed": ("tile", "block"),  # a product whose weight was packed beforehand
     "patches": (),
     "attention": ("tile", "block"),  # of a processor's, in blocks of keys
     "attention_rows": ("tile", "block"),  # of few rows, whose operands are read where they lie
 }
 
 #: kinds of a processor, whose tiles are of any size
-ON_PROCESSORS = ("loops", "panels", "rows", "patches", "attention", "attention_rows")
+ON_PROCESSORS = ("loops", "panels", "rows", "packed", "patches", "attention", "attention_rows")
 
 #: the fields of `gflow.kernel`
 KERNEL_FIELDS: dict[str, Attr] = {
@@ -57,7 +58,8 @@ KERNEL_FIELDS: dict[str, Attr] = {
     "block": Attr(
         "i64[]",
         "other GPU kernels: rows and columns of one program, or one of them; CPU products: rows that a thread packs, "
-        "columns that all threads pack, and columns of a task; CPU attention: rows of a task",
+        "columns that all threads pack, and columns of a task; where the weight is packed, rows and columns of a task; "
+        "CPU attention: rows of a task",
     ),
     "batch": Attr(
         "str",

@@ -75,6 +75,8 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
     if options.freeze:
         if options.weight_bits:
             passes.append(f"gflow-quantize-weights{{bits={options.weight_bits}}}")
+        if not target.gpu and host_level():
+            passes.append("gflow-pack-weights")
         passes.append("gflow-freeze")
     passes += [_fuse(options, target)]
     if target.gpu:

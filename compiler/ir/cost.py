@@ -20,6 +20,7 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import kernel_dims
 from gflow.dialects.ops.distribution import WAIT
+from gflow.dialects.ops.packed import packed_k
 from gflow.dialects.ops.structure import BARRIER, ENGINE_YIELD
 from gflow.dialects.types import TensorType
 
@@ -129,6 +130,11 @@ def _matmul(op: ir.Operation, operands: list[TensorType], results: list[TensorTy
     return 2 * results[0].numel * operands[0].shape[-1]
 
 
+def _packed(op: ir.Operation, operands: list[TensorType], results: list[TensorType]) -> int:
+    kernel = read(OPS["packed_product"], op.attributes)["kernel"]
+    return 2 * results[0].numel * packed_k(operands[0], kernel)
+
+
 def _convolution(op: ir.Operation, operands: list[TensorType], results: list[TensorType]) -> int:
     """Two operations for each output element and weight of one output channel."""
     attrs = read(OPS[op.name.removeprefix("gflow.")], op.attributes)
@@ -145,6 +151,7 @@ def _convolution(op: ir.Operation, operands: list[TensorType], results: list[Ten
 
 _CONTRACTIONS: dict[str, Callable[[ir.Operation, list[TensorType], list[TensorType]], int]] = {
     "matmul": _matmul,
+    "packed_product": _packed,
     "quantized_matmul": _matmul,
     "convolution": _convolution,
     "convolution_input_grad": _convolution,

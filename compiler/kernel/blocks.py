@@ -65,6 +65,25 @@ class Blocks:
 
 
 @dataclass(frozen=True)
+class Strips:
+    """The numbers of a product whose B was packed beforehand, in strips of columns.
+
+    Attributes:
+        tile: rows, columns (those of a strip) and K (all of it) of what is summed in registers.
+        rows, across: of a share: what a thread takes at a time.
+    """
+
+    tile: tuple[int, int, int]
+    rows: int
+    across: int
+
+    def scratch(self, taps: int, channels: int) -> tuple[int, int]:
+        """Bytes of scratch of a thread: of zeros that stand for what lies outside of an activation, and of the
+        addresses of a share's rows."""
+        return _whole(ITEM * channels), _whole(8 * self.rows * taps)
+
+
+@dataclass(frozen=True)
 class Problem:
     """A product, or a batch of such: rows and columns of each result, and K, the size of the reduction dimension.
 

@@ -82,7 +82,16 @@ class Geometry:
     @property
     def pointwise(self) -> bool:
         """Whether each output position reads the one input at its own position."""
-        return self.taps == 1 and set(self.stride) == {1} and not any(self.padding)
+        return self.taps == 1 and set(self.stride) <= {1} and not any(self.padding)
+
+    def in_space(self) -> Geometry:
+        """The same in three spatial dimensions, the first ones of size 1."""
+        more = 3 - self.rank
+        ones, none = (1,) * more, (0,) * more
+        return replace(
+            self, inputs=(*ones, *self.inputs), outputs=(*ones, *self.outputs), kernel=(*ones, *self.kernel),
+            stride=(*ones, *self.stride), padding=(*none, *self.padding), dilation=(*ones, *self.dilation),
+        )  # fmt: skip
 
     def in_planes(self) -> Geometry:
         """The same convolution in two spatial dimensions, where it has one: with a height of 1."""
@@ -92,6 +101,19 @@ class Geometry:
             self, inputs=(1, *self.inputs), outputs=(1, *self.outputs), kernel=(1, *self.kernel),
             stride=(1, *self.stride), padding=(0, *self.padding), dilation=(1, *self.dilation),
         )  # fmt: skip
+
+
+def packed_geometry(op: ir.Operation, types: Sequence[TensorType]) -> Geometry:
+    """The geometry of a `packed_product`: of a product of matrices, without spatial dimensions and as many images as
+    rows. types: of its operands, then its result."""
+    attrs = read(OPS["packed_product"], op.attributes)
+    x, y = types[0].shape, types[2].shape
+    kernel = tuple(attrs["kernel"])
+    n, inputs, outputs = (x[0], x[1:-1], y[1:-1]) if kernel else (prod(x[:-1]), (), ())
+    return Geometry(
+        "convolution", n, x[-1], y[-1], 1, inputs, outputs, kernel, tuple(attrs["stride"]), tuple(attrs["padding"]),
+        tuple(attrs["dilation"]), last=True,
+    )  # fmt: skip
 
 
 def geometry(name: str, op: ir.Operation, types: Sequence[TensorType]) -> Geometry:

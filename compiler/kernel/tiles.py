@@ -60,6 +60,8 @@ def tiles_of(
 def _is_one_matrix(root: ir.Operation, ty: TensorType) -> bool:
     """Whether a contraction of this result computes one matrix by tiles, its last dimension across."""
     name = root.name.removeprefix("gflow.")
+    if name == "packed_product":
+        return True
     if name == "matmul":
         return ty.numel == ty.shape[-2] * ty.shape[-1]
     attrs = read(OPS[name], root.attributes)

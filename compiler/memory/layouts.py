@@ -18,6 +18,7 @@ _DENSE = {
     "convolution_input_grad": (0,),
     "convolution_weight_grad": (0, 1),
     "take": (1,),
+    "packed_product": (0, 1),
     "quantized_matmul": (0, 1, 2),
     "index_add": (1, 2),
 }

@@ -4,6 +4,12 @@ A processor is known by the level of its instruction sets (System V ABI), which 
 
 - `tiles`: rows, and vectors of 16 columns, of what is summed in registers: of 32 registers of 16 lanes 24 to 28 hold
   sums, of 16 registers of 8 lanes 12. On Zen 4 and Zen 5, 8 × 48 and 12 × 32 reached the most, and none spills.
+- `strips`: the same where rows are read by their addresses, which take registers, too. Heights of 7 and 8 divide
+  the squares of networks for images.
+- `issued`, `loaded`, `latency`: Zen 4 and Golden Cove start two multiply-adds and two loads a cycle, which take four
+  cycles; vectors of 16 lanes are two of AVX2.
+- `fetched`: Golden Cove moves 48 bytes at best, and less than half while lines come in and go out.
+- `around`, `finishing`: cycles that a tile takes besides, of callgrind's instruction counts.
 - `near`: the second-level cache that each core of the level's servers has at least (Zen 4: 1 MiB, Zen 2: 512 KiB).
 - `block`: of what threads share of the last-level cache, an estimate.
 - `packing`: cycles of products that packing an element takes, measured on Zen 5.
@@ -33,6 +39,10 @@ class Processor:
     Attributes:
         name: the level.
         tiles: rows and vectors (of `Common.lanes`) of register tiles, the fastest first.
+        strips: rows and vectors of register tiles whose B was packed beforehand, and whose rows are read by addresses.
+        issued, loaded: multiply-adds and loads of vectors that begin in a cycle; latency: cycles of a multiply-add.
+        fetched: bytes that come from the second-level cache in a cycle.
+        around, finishing: cycles of a tile besides its sums, and for each of its vectors.
         wide: the most vectors of a row of a tile.
         kc: how much of K one tile sums before it writes its sums, at most (BLIS).
         near: bytes of a core's second-level cache.
@@ -43,6 +53,13 @@ class Processor:
 
     name: str
     tiles: tuple[tuple[int, int], ...]
+    strips: tuple[tuple[int, int], ...]
+    issued: float
+    loaded: float
+    latency: float
+    fetched: float
+    around: float
+    finishing: float
     wide: int
     kc: int
     near: int
@@ -95,14 +112,21 @@ class Common:
 
 ANY = Common()
 
+_STRIPS = ((8, 3), (7, 3), (6, 4), (8, 2), (7, 2), (12, 2), (8, 1), (4, 3), (4, 4), (1, 4), (2, 4))
+
 #: by level, the highest first
 PROCESSORS = {
     p.name: p
     for p in (
-        Processor("x86-64-v4", ((8, 3), (12, 2), (6, 4)), 8, 2048, 1 << 20, 4 << 20, 24.0, 0.7),
-        Processor("x86-64-v3", ((6, 1),), 1, 1024, 512 << 10, 4 << 20, 12.0, 0.85),
+        Processor(
+            "x86-64-v4", ((8, 3), (12, 2), (6, 4)), _STRIPS, 2, 2, 4, 20, 60, 4, 8, 2048, 1 << 20, 4 << 20, 24.0, 0.7,
+        ),
+        Processor(
+            "x86-64-v3", ((6, 1),), ((6, 1), (4, 1), (1, 1)), 1, 1, 4, 20, 60, 8, 1, 1024, 512 << 10, 4 << 20, 12.0,
+            0.85,
+        ),
     )
-}
+}  # fmt: skip
 
 
 def host_level() -> str:

@@ -5,6 +5,7 @@ compute       reductions, contractions, convolutions and random numbers
 distribution  collectives: ops in which all ranks of a group take part, and what a rank knows of its place
 elementwise   elementwise ops: every operand and the result have one shape
 factors       sharding rules that depend on shapes or attributes
+packed        products with weights that were packed beforehand
 pooling       maxima and means over windows, and their gradients
 quantized     products with weights of few bits
 shape         shape and layout ops, constants and indexing
@@ -20,6 +21,7 @@ from . import (
     compute,
     distribution,
     elementwise,
+    packed,
     pooling,
     quantized,
     shape,
@@ -35,6 +37,7 @@ OPS: dict[str, OpDef] = {
         compute,
         pooling,
         attention,
+        packed,
         quantized,
         distribution,
         sharding,

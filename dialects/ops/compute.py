@@ -107,7 +107,8 @@ def _activation(layout: str, n: int, c: int, spatial: Sequence[int], dtype: str)
     return TensorType((n, c, *spatial) if layout == "NC*" else (n, *spatial, c), dtype)
 
 
-def _conv_out(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+def conv_out(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    """Output positions of a convolution along one dimension."""
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
@@ -126,7 +127,7 @@ def _convolution(operands: Types, attrs: Attrs) -> list[TensorType]:
             f"{x.shape[c]} input channels do not fit weight {w} with groups = {attrs['groups']}"
         )
     out = [
-        _conv_out(x.shape[d], w.shape[k], s, p, dl)
+        conv_out(x.shape[d], w.shape[k], s, p, dl)
         for d, k, s, p, dl in zip(sp, ksp, attrs["stride"], attrs["padding"], attrs["dilation"])
     ]
     if min(out) < 0:

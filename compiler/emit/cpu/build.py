@@ -31,6 +31,7 @@ from .declarations import declarations
 from .product import halves, quantized
 from .product.convolutions import convolution
 from .product.epilogue import Epilogue, split
+from .product.packed import steps as packed
 from .program_builder import Builder
 
 
@@ -149,6 +150,7 @@ def _attention(call: Callable[[Builder, Op], None]) -> Callable[[Builder, Op], N
 
 _CONTRACTIONS: Mapping[str, _Contraction] = {
     "matmul": halves.matmul_in_pieces,
+    "packed_product": packed.product,
     "convolution": halves.widening(_convolution, halves.HALVES),
     "convolution_input_grad": halves.widening(_convolution, halves.HALVES),
     "convolution_weight_grad": halves.widening(_convolution, halves.HALVES),

@@ -20,7 +20,7 @@ from gflow.dialects.program import TritonConfig
 
 from ...ir.errors import CannotLower
 from ..attention import AttentionBlocks
-from ..blocks import LANES, Blocks
+from ..blocks import LANES, Blocks, Strips
 
 #: threads of a warp of a choice, whatever a device has: code for it gets warps of its own
 WARP = 32
@@ -131,6 +131,20 @@ class Choice(Way):
         apart, packed = self.batch == "apart", self.kind != "rows"
         return Blocks((height, width, kc), rows, columns, across, apart, packed)
 
+    def strips(self) -> Strips:
+        """How a product with a packed weight is cut.
+
+        Raises:
+            CannotLower: it cannot be cut so.
+        """
+        what = "has a blocking of packed weights that code generation does not support"
+        self.check(len(self.tile) == 3 and len(self.block) == 2, what)
+        (height, width, k), (rows, across) = self.tile, self.block
+        sound = min(height, width, rows, across) > 0 and width % LANES == 0
+        self.check(sound and height * width // LANES <= _MOST_SUMS, what)
+        self.check(rows % height == across % width == 0, what)
+        return Strips((height, width, k), rows, across)
+
     def attention_blocks(self) -> AttentionBlocks:
         """How a processor's own attention is cut.
 
@@ -194,6 +208,7 @@ CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "depthwise": ("copies", "then"),
     "panels": _BLOCKED,
     "rows": _BLOCKED,
+    "packed": ("tile", "block", "then"),
     "patches": (*_BLOCKED, "copies"),
     "attention": ("tile", "block", "tuned"),
     "attention_rows": ("tile", "block", "tuned"),

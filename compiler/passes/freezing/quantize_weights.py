@@ -43,6 +43,7 @@ from gflow.dialects.ops.quantized import BITS, GROUP, STRIP, WORD, weight_types
 from gflow.dialects.types import TensorType, type_of
 
 from ..base import Pass
+from .pack_weights import by_outputs
 
 #: on an op whose weight keeps its float32: why
 UNQUANTIZED = "gflow.unquantized"
@@ -80,7 +81,7 @@ def run(function: func.FuncOp, options: QuantizeOptions) -> None:
             continue
         if weight not in made:
             with ir.InsertionPoint(o.op), o.op.location:
-                made[weight] = _quantized(_by_rows(body, weight), options.bits)
+                made[weight] = _quantized(by_outputs(body.values[weight]), options.bits)
         attrs = {
             "bits": options.bits,
             "columns": body.types[weight].shape[1],
@@ -134,14 +135,6 @@ def _names(function: func.FuncOp, body: Body, value: int) -> str:
                 ir.StringAttr(attrs["gflow.name"]).value if "gflow.name" in attrs else f"%{v}"
             ] = None
     return ", ".join(sorted(found))
-
-
-def _by_rows(body: Body, weight: int) -> ir.Value:
-    """The weight [N, K] of a right operand [K, N]."""
-    p = body.producer[weight]
-    if p >= 0 and body.ops[p].name == "transpose":
-        return body.ops[p].op.operands[0]
-    return builder.build("transpose", [body.values[weight]], {"permutation": (1, 0)})
 
 
 def _quantized(w: ir.Value, bits: int) -> list[ir.Value]:

@@ -65,26 +65,53 @@ def _write(t: Tiled, p: Plan, root: int, width: int) -> Writer:
     nodes = [i for i, n in enumerate(k.nodes) if n.op == "load" and n.slot == slot]
     end = w.add("%j", "%columns")
     last = columns[-1]
+    hoist(w, 0, set())
 
-    def row(r: str) -> None:
+    def row(r: str) -> str:
+        """Go to a row, whose address in the tile this is."""
         w.set_position(rows, w.add("%i", r))
-        line = w(
-            f"llvm.getelementptr %tile[{w.mul(r, width * ITEM)}] : (!llvm.ptr, i64) -> !llvm.ptr, i8"
-        )
+        offset = w.mul(r, width * ITEM)
+        return w(f"llvm.getelementptr %tile[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+
+    def write(at: str) -> None:
+        for i in nodes:
+            w.env[i, w.lanes, w.position] = w.read(at, f"vector<{w.lanes}xf32>", 4, w.mask)
+        write_stores(w, range(len(k.stores)), w.lanes)
+
+    def some(r: str) -> None:
+        line = row(r)
 
         def vector(_: list[str]) -> list[str]:
             flat = w.iv[last]
             w.set_position(columns, flat)
-            at = w(
-                f"llvm.getelementptr {line}[{w.sub(flat, '%j')}] : (!llvm.ptr, i64) -> !llvm.ptr, f32"
-            )
-            for i in nodes:
-                w.env[i, w.lanes, w.position] = w.read(at, f"vector<{w.lanes}xf32>", 4, w.mask)
-            write_stores(w, range(len(k.stores)), w.lanes)
+            offset = w.sub(flat, "%j")
+            write(w(f"llvm.getelementptr {line}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, f32"))
             return []
 
         w.vectors("%j", end, [], vector)
 
-    hoist(w, 0, set())
-    w.repeat(w.i64(0), "%rows", row)
+    def whole() -> list[str]:
+        """All columns of the tile, side by side: what depends on these alone is computed once."""
+        beside = range(width // w.lanes)
+        positions = []
+        for w.position in beside:
+            w.set_position(columns, w.add("%j", w.position * w.lanes))
+            positions.append({d: w.iv[d] for d in columns})
+            hoist(w, 0, set(columns), w.lanes)
+
+        def each(r: str) -> None:
+            line = row(r)
+            for w.position in beside:
+                w.iv |= positions[w.position]
+                offset = w.position * w.lanes
+                write(w(f"llvm.getelementptr {line}[{offset}] : (!llvm.ptr) -> !llvm.ptr, f32"))
+
+        w.repeat(w.i64(0), "%rows", each)
+        return []
+
+    full = w(f"arith.cmpi eq, %columns, {w.i64(width)} : i64")
+    w.when(full, [], whole)
+    w.position = 0
+    left = w(f"arith.select {full}, {w.i64(0)}, %rows : i64")
+    w.repeat(w.i64(0), left, some)
     return w

@@ -31,9 +31,9 @@ class Function(Code):
         """Write a vector of float32 to the address `at`. mask: lanes to write."""
         self.write(value, at, VECTOR, ITEM, mask)
 
-    def prefetch(self, at: str, write: bool = False) -> None:
-        """Have the cache line of an address brought to the first cache; any address will do."""
-        hints = f"cache = 1 : i32, hint = 3 : i32, rw = {int(write)} : i32"
+    def prefetch(self, at: str, write: bool = False, near: bool = True) -> None:
+        """Have the cache line of an address brought to the first cache, or the second; any address will do."""
+        hints = f"cache = 1 : i32, hint = {3 if near else 2} : i32, rw = {int(write)} : i32"
         self.line(f'"llvm.intr.prefetch"({at}) <{{{hints}}}> : (!llvm.ptr) -> ()')
 
     def plus(self, a: str, b: str) -> str:

@@ -3,6 +3,7 @@
 - `chooser.py`: the choice for each op
 - `loops.py`, `row_values.py`: how a generated kernel walks its index space, and what of a row it keeps
 - `rows.py`: a contraction's rows in pieces, each with what follows it; `batches.py`: batches of products in BLAS calls
+- `strips.py`: products whose weight was packed beforehand
 - `patches.py`: convolutions by patches and matrix products
 
     attention   attention on a processor: whether our own kernel makes it, and how that is cut
@@ -18,5 +19,6 @@
     row_values  which values of a row are worth keeping between the passes over it
     rows        the rows of a contraction's result in pieces, each made and then followed by what comes after the
                 contraction
+    strips      products whose B was packed beforehand: the tile in registers, and what a thread takes at a time
     sharing     which steps all threads run: those that take longer than starting the threads does
 """

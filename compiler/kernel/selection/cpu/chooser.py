@@ -12,6 +12,7 @@ from gflow.dialects.extents import Count, at_most, longest, varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import SHARD, START
+from gflow.dialects.ops.packed import strip_of
 from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.types import COMPLEX, TensorType, is_row_major, row_major_strides, type_of
 
@@ -19,9 +20,9 @@ from ....ir.contractions import CONTRACTIONS, root_of, root_operands
 from ....ir.errors import CannotLower
 from ....ir.ssa import Op
 from ....memory.liveness import Lives
-from ...blocks import Problem
+from ...blocks import ITEM, Problem
 from ...contest import Contest
-from ...convolution import ROLES, geometry
+from ...convolution import ROLES, geometry, packed_geometry
 from ...description import Kernel, describe
 from ...tiles import tiles_of
 from ..choice import Choice, Way, blocked
@@ -32,6 +33,7 @@ from .loops import choice_of_loops, runs, scratch_of, way_of_loops
 from .other_ops import CHOOSERS
 from .patches import kind_of_patches, patches_of, product_of, rows_with, weight_copy
 from .rows import MOST_PIECES, Rows, granule_of
+from .strips import strips_of
 
 HALVES = ("f16", "bf16")
 
@@ -140,7 +142,10 @@ class Chooser:
             then, kernel = self._after(rows, copied)
             scratch = own + max(saved + inner.scratch, kernel)
             return replace(inner, scratch=scratch, then=(*inner.then, *then))
-        inner, count = self._product(name, root, types, strides, rows, tiled)
+        if name == "packed_product":
+            inner, count = self._packed(root, types, rows, tiled), None
+        else:
+            inner, count = self._product(name, root, types, strides, rows, tiled)
         calls_it = tiled and (inner.tile or inner.kind == "depthwise")  # on each tile
         if inner.kind == "none" or calls_it:
             return inner
@@ -241,6 +246,31 @@ class Chooser:
         if not made.length or name == "convolution_weight_grad" or not (rows and rows.granule):
             return found, None
         return found, rows_with(g, made.pieces[0][1])
+
+    def _packed(
+        self, root: ir.Operation, types: Sequence[TensorType], rows: Rows | None, tiled: bool
+    ) -> Choice:
+        """The choice for a product whose weight is packed."""
+        _, weight, result = types
+        if result.numel == 0:
+            return NONE
+        g = packed_geometry(root, types)
+        k = g.taps * g.c
+        product, width = Problem(g.positions, g.o, k).most(), strip_of(weight, k)
+        made = None
+        if self.processor is not None:
+            read = min(at_most(types[0].nbytes), ITEM * product.rows * k)
+            made = strips_of(self.processor, product, width, read, self.threads)
+        if made is None:
+            raise CannotLower(
+                f"there are no tiles for a weight that is packed in strips of {width} columns; pack it again for this "
+                "processor (gflow-pack-weights)"
+            )
+        scratch = self.threads * sum(made.scratch(g.taps, g.c))
+        if rows is not None and rows.floating and not tiled:
+            scratch += _up(result.nbytes)
+        block = (made.rows, made.across)
+        return Choice("packed", scratch, tile=made.tile, block=block)
 
     def _matmul(
         self,

@@ -1,0 +1,210 @@
+"""The loops around the tiles of a product with a packed weight.
+
+    for shares, handed out one by one                   (some rows, some strips of columns)
+        the addresses of the rows                       (once for the shares of the same rows that follow one another)
+        for strips of the share
+            for tiles of rows                           (sums in registers, then what follows)
+
+One function serves every size, and products of matrices as well as convolutions in up to three spatial dimensions.
+No thread waits for another: nothing is packed. The number of the next share lies among the words; whoever finds
+that none is left for the last time sets it back.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ..function import ITEM, Function
+from .tile import ADDRESS, TYPES
+
+_DIMENSIONS = ("d", "h", "w")
+#: by what they say along each of the dimensions: sizes of input, output and kernel, and how windows move
+_SPATIAL = ("input", "output", "kernel", "stride", "padding", "dilation")
+#: what the function takes. taps: positions of the kernel. zeros, addresses: bytes of a thread's scratch. strip: bytes
+#: of a strip. plain: each row of y reads the row of x of its number. padded: some windows reach beyond x.
+WORDS = (
+    *("x", "w", "y", "scratch", "tile", "finish", "next"),
+    *("m", "n", "channels", "taps", "rows", "across", "mr", "nr", "strip", "row", "zeros", "addresses"),
+    *("plain", "padded"),
+    *(f"{name}_{d}" for name in _SPATIAL for d in _DIMENSIONS),
+)  # fmt: skip
+_POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:6]
+#: what the function calls besides what its words name
+EXTERNALS = ("omp_get_thread_num", "omp_get_num_threads")
+
+
+@cache
+def function(name: str) -> str:
+    """The function `name` that runs products with packed weights."""
+    return _Packed().function(name)
+
+
+class _Packed(Function):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = {
+            name: self.load_word(i, "!llvm.ptr" if name in _POINTERS else "i64")
+            for i, name in enumerate(WORDS)
+            if name != "next"
+        }
+        for name in _FUNCTIONS:
+            self.w[name] = self(f"llvm.inttoptr {self.w[name]} : i64 to !llvm.ptr")
+        w = self.w
+        self.next = self.at("%w", 8 * WORDS.index("next"))
+        self.words = self.at("%w", 8 * len(WORDS))
+        me, team = self.thread("thread_num"), self.thread("num_threads")
+        own = self.mul(me, self.add(w["zeros"], w["addresses"]))
+        self.zeros = self.at(w["scratch"], own)
+        self.table = self.at(self.zeros, w["zeros"])
+        self.pixel = self.mul(w["channels"], ITEM)
+        self.is_plain, self.is_padded = (self.compare("ne", w[n], 0) for n in ("plain", "padded"))
+        nothing = self.const(0, "i8")
+
+        def clear() -> None:
+            self.line(
+                f'"llvm.intr.memset"({self.zeros}, {nothing}, {w["zeros"]}) <{{isVolatile = false}}> : '
+                "(!llvm.ptr, i8, i64) -> ()"
+            )
+
+        self.branch(self.is_padded, clear)
+        self.strips = self.granules(w["across"], w["nr"])
+        along = self.granules(w["n"], w["across"])
+        count = self.mul(self.granules(w["m"], w["rows"]), along)
+        self._shares(count, along, team)
+
+    def _shares(self, count: str, along: str, team: str) -> None:
+        w = self.w
+        result, t, had, took, before = (self.fresh("s") for _ in range(5))
+        first, none = self._take(), self.i64(-1)
+        self.line(
+            f"{result}:2 = scf.while ({t} = {first}, {had} = {none}) : (i64, i64) -> (i64, i64) {{"
+        )
+        with self.indented():
+            self.line(f"scf.condition({self.compare('slt', t, count)}) {t}, {had} : i64, i64")
+        self.line("} do {")
+        self.line(f"^bb0({took}: i64, {before}: i64):")
+        with self.indented():
+            block, side = self.split(took, along)
+            row = self.mul(block, w["rows"])
+            rows = self.at_most(self.sub(w["m"], row), w["rows"])
+            self.branch(self.compare("ne", block, before), lambda: self._addresses(row, rows))
+            self._tiles(row, rows, self.mul(side, w["across"]))
+            self.line(f"scf.yield {self._take()}, {block} : i64, i64")
+        self.line("}")
+        last = self.compare("eq", f"{result}#0", self.sub(self.add(count, team), 1))
+        self.branch(
+            last, lambda: self.line(f"llvm.store {self.i64(0)}, {self.next} : i64, !llvm.ptr")
+        )
+
+    def _take(self) -> str:
+        """The number of the next share."""
+        return self(f"llvm.atomicrmw add {self.next}, {self.i64(1)} monotonic : !llvm.ptr, i64")
+
+    # -- addresses
+
+    def _addresses(self, row: str, rows: str) -> None:
+        """The table of a share's rows: for each tile and position of the kernel one address for each of its rows, that
+        of the last one where there are no more."""
+        self.branch(self.is_plain, lambda: self._lines(row, rows), lambda: self._windows(row, rows))
+
+    def _lines(self, row: str, rows: str) -> None:
+        first = self.at(self.w["x"], self.mul(row, self.pixel))
+        last = self.sub(rows, 1)
+
+        def one(r: str) -> None:
+            line = self.at(first, self.mul(self.at_most(r, last), self.pixel))
+            self.line(
+                f"llvm.store {line}, {self.at(self.table, self.mul(r, ADDRESS))} : !llvm.ptr, !llvm.ptr"
+            )
+
+        self.repeat(0, self.mul(self.granules(rows, self.w["mr"]), self.w["mr"]), 1, one)
+
+    def _windows(self, row: str, rows: str) -> None:
+        w = self.w
+        flat = row
+        position: list[str] = []
+        for d in reversed(_DIMENSIONS):
+            flat, x = self.split(flat, w[f"output_{d}"])
+            position.insert(0, x)
+        tile = self.mul(w["mr"], w["taps"], ADDRESS)
+
+        def some(p: str, state: list[str]) -> list[str]:
+            table = self.at(self.table, self.mul(p, tile))
+
+            def one(i: str, state: list[str]) -> list[str]:
+                self._window(state, self.at(table, self.mul(i, ADDRESS)))
+                more = self.compare("slt", self.add(self.mul(p, w["mr"]), i, 1), rows)
+                return [self.choose(more, a, b) for a, b in zip(self._after(state), state)]
+
+            return self.loop(0, w["mr"], 1, [(s, "i64") for s in state], one)
+
+        self.loop(0, self.granules(rows, w["mr"]), 1, [(s, "i64") for s in (flat, *position)], some)
+
+    def _after(self, state: list[str]) -> list[str]:
+        """The image and the position behind these, row by row."""
+        found, carry = [], self.const(True, "i1")
+        for d, x in zip(reversed(_DIMENSIONS), reversed(state)):
+            ahead = self.choose(carry, self.add(x, 1), x)
+            carry = self.compare("eq", ahead, self.w[f"output_{d}"])
+            found.append(self.choose(carry, 0, ahead))
+        found.append(self.choose(carry, self.add(state[0], 1), state[0]))
+        return found[::-1]
+
+    def _window(self, state: list[str], to: str) -> None:
+        """Store the addresses of one window, from `to` on, a row of a tile apart."""
+        w = self.w
+        image, *position = state
+        starts = [
+            self.sub(self.mul(x, w[f"stride_{d}"]), w[f"padding_{d}"])
+            for x, d in zip(position, _DIMENSIONS)
+        ]
+
+        def over(n: int, before: str, inside: str, at: str) -> str:
+            """The taps along dimension `n` and those within it; gives where the next address is stored."""
+            d = _DIMENSIONS[n]
+
+            def tap(k: str, carried: list[str]) -> list[str]:
+                x = self.add(starts[n], self.mul(k, w[f"dilation_{d}"]))
+                flat = self.add(self.mul(before, w[f"input_{d}"]), x)
+                within = self(f"arith.andi {inside}, {self.within(x, w[f'input_{d}'])} : i1")
+                if n < len(_DIMENSIONS) - 1:
+                    return [over(n + 1, flat, within, carried[0])]
+                there = self.at(w["x"], self.mul(flat, self.pixel))
+                there = self(f"arith.select {within}, {there}, {self.zeros} : !llvm.ptr")
+                self.line(f"llvm.store {there}, {carried[0]} : !llvm.ptr, !llvm.ptr")
+                return [self.at(carried[0], self.mul(w["mr"], ADDRESS))]
+
+            return self.loop(0, w[f"kernel_{d}"], 1, [(at, "!llvm.ptr")], tap)[0]
+
+        over(0, image, self.const(True, "i1"), to)
+
+    # -- tiles
+
+    def _tiles(self, row: str, rows: str, first: str) -> None:
+        w = self.w
+        high = self.at_most(self.add(first, w["across"]), w["n"])
+
+        def strip(j: str) -> None:
+            b = self.at(w["w"], self.mul(self.binary("divui", j, w["nr"]), w["strip"]))
+            columns = self.at_most(self.sub(high, j), w["nr"])
+            to = self.at(w["y"], self.mul(j, ITEM))
+            # the tiles of this strip bring the next one, each a part
+            count = self.granules(rows, w["mr"])
+            each = self.granules(self.mul(w["nr"], ITEM), count)
+            ahead = self.at(b, w["strip"])
+            part = self.binary("divui", w["strip"], count)
+
+            def one(i: str) -> None:
+                a = self.at(self.table, self.mul(i, w["taps"], ADDRESS))
+                position = self.add(row, i)
+                c = self.at(to, self.mul(position, w["row"]))
+                left = self.at_most(self.sub(rows, i), w["mr"])
+                none = self.i64(0)
+                later = self.at(ahead, self.mul(self.binary("divui", i, w["mr"]), part))
+                arguments = (a, b, each, w["channels"], c, w["row"], left, columns, none, w["finish"], self.words,
+                             position, j, w["taps"], later)  # fmt: skip
+                self.call(w["tile"], ", ".join(arguments), TYPES)
+
+            self.repeat(0, rows, w["mr"], one)
+
+        self.repeat(first, high, w["nr"], strip)

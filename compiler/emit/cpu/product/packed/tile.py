@@ -1,0 +1,108 @@
+"""The register tile of a product with a packed weight: rows are read at their addresses, for each position of a kernel.
+
+Nothing of the activation is packed: a product of matrices has one address a row, a convolution one for each
+position of its kernel, where it reads all channels. Sums are made of parts of about 160 products, as those of other
+tiles.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ..function import ITEM, LANES, VECTOR
+from ..tile import ARGUMENTS as OTHERS
+from ..tile import CHAIN, Tile
+from ..tile import TYPES as OTHER_TYPES
+
+#: bytes of an address
+ADDRESS = 8
+
+#: those of other tiles, and what is read next: it is brought to the second cache while this tile is summed, as many
+#: bytes for each product as `%k_stride` says
+ARGUMENTS, TYPES = f"{OTHERS}, %next: !llvm.ptr", f"{OTHER_TYPES}, !llvm.ptr"
+
+
+@cache
+def tile(name: str, rows: int, vectors: int) -> str:
+    """The function `name` of a tile of so many rows and vectors of columns. `%a` is the table of the rows' addresses,
+    `%k_size` how many channels each reads, and `%side` the positions of the kernel."""
+    return _Packed(rows, vectors).function(name, ARGUMENTS)
+
+
+class _Packed(Tile):
+    def __init__(self, rows: int, vectors: int) -> None:
+        super().__init__(rows, vectors)
+        chain = self.i64(CHAIN)
+        parts = self.at_least(self.granules("%k_size", chain), 1)
+        #: channels of a part, and positions of the kernel: all of one, or some of several
+        self.channels = self.at_least(self.granules("%k_size", parts), 1)
+        self.taps = self.at_least(self.binary("divui", chain, self.at_least("%k_size", 1)), 1)
+        self.across = self.i64(vectors * LANES * ITEM)
+        one = self.compare("sge", self.taps, "%side")
+        whole = self(f"arith.andi {one}, {self.compare('eq', parts, 1)} : i1")
+        for condition in (
+            self.compare("sge", "%rows", self.rows),
+            self.compare("sge", "%columns", self.vectors * LANES),
+            self(f"arith.xori {self.follows}, {self.const(True, 'i1')} : i1"),
+        ):
+            whole = self(f"arith.andi {whole}, {condition} : i1")
+        self.branch(whole, self._straight, self._parts)
+
+    def _straight(self) -> None:
+        """Sum all at once, and store the tile from registers."""
+        sums = self._products(self.i64(0), "%side", self.i64(0), "%k_size")
+        for i in range(self.rows):
+            row = self.at("%c", self.mul("%row", i))
+            for v in range(self.vectors):
+                self.store(sums[i * self.vectors + v], self.at(row, v * LANES * ITEM))
+
+    def _parts(self) -> None:
+        """Sum in parts, which are added up on the stack, and go on from there."""
+
+        def part(tap: str, channel: str) -> None:
+            end = self.at_most(self.add(tap, self.taps), "%side")
+            last = self.at_most(self.add(channel, self.channels), "%k_size")
+            found = self._products(tap, end, channel, last)
+            before = self.compare("sgt", self.add(tap, channel), 0)
+            every = self(f"vector.broadcast {before} : i1 to vector<{LANES}xi1>")
+            for n, x in enumerate(found):
+                at = self.at(self.held, n * LANES * ITEM)
+                self.store(self.plus(x, self.load(at, every)), at)
+
+        def taps(tap: str) -> None:
+            self.repeat(0, "%k_size", self.channels, lambda channel: part(tap, channel))
+
+        self.repeat(0, "%side", self.taps, taps)
+        self.finish_held()
+
+    def _products(self, tap: str, taps: str, low: str, high: str) -> list[str]:
+        """The sums of the products of some positions of the kernel, and some channels of each."""
+
+        def over(t: str, sums: list[str]) -> list[str]:
+            table = self.at("%a", self.mul(t, self.rows * ADDRESS))
+            rows = [
+                self(f"llvm.load {self.at(table, i * ADDRESS)} : !llvm.ptr -> !llvm.ptr")
+                for i in range(self.rows)
+            ]
+            first = self.mul(t, "%k_size")
+            b = self.at("%b", self.mul(first, self.across))
+            ahead = self.at("%next", self.mul(first, "%k_stride"))
+
+            def add(k: str, sums: list[str]) -> list[str]:
+                line = self.at(b, self.mul(k, self.across))
+                offset = self.mul(k, ITEM)
+                self.prefetch(self.at(ahead, self.mul(k, "%k_stride")), near=False)
+                columns = [self.load(self.at(line, v * LANES * ITEM)) for v in range(self.vectors)]
+                made = []
+                for i, row in enumerate(rows):
+                    x = self(f"llvm.load {self.at(row, offset)} : !llvm.ptr -> f32")
+                    wide = self(f"vector.broadcast {x} : f32 to {VECTOR}")
+                    for v in range(self.vectors):
+                        total = sums[i * self.vectors + v]
+                        made.append(self(f"math.fma {wide}, {columns[v]}, {total} : {VECTOR}"))
+                return made
+
+            return self.loop(low, high, 1, [(s, VECTOR) for s in sums], add)
+
+        zeros = [(self.zero, VECTOR)] * (self.rows * self.vectors)
+        return self.loop(tap, taps, 1, zeros, over)

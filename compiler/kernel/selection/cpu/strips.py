@@ -1,0 +1,54 @@
+"""Products whose B was packed beforehand: the tile in registers, and what a thread takes at a time.
+
+The model counts cycles of a tile: its multiply-adds, its loads, and what a tile takes besides them.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from gflow.compiler.targets.processors import Processor
+
+from ...blocks import ITEM, LANES, Problem, Strips
+
+#: shares that each thread gets at least, where they take long enough: so many cycles
+_SHARES, _LONG = 4, 20_000
+
+
+def strip_for(p: Processor, product: Problem) -> int:
+    """The columns of a strip that suit a product best."""
+    return LANES * min(p.strips, key=lambda tile: _cycles(p, product, tile))[1]
+
+
+def strips_of(p: Processor, product: Problem, width: int, read: int, threads: int) -> Strips | None:
+    """How a product is cut whose strips have so many columns; None where there are no tiles for them.
+
+    read: bytes of x.
+    """
+    tiles = [tile for tile in p.strips if tile[1] * LANES == width]
+    if not tiles:
+        return None
+    best = min(tiles, key=lambda tile: _cycles(p, product, tile))
+    height, cycles = best[0], _cycles(p, product, best)
+    m, n, k = product.rows, product.columns, product.k
+    down, strips = ceil(m / height), ceil(n / width)
+    wanted = threads * max(1, min(_SHARES, int(cycles / _LONG / threads))) if threads > 1 else 1
+    fewest = min(ceil(read / (p.near // 2)), down)
+
+    def traffic(beside: int) -> tuple[int, int]:
+        blocks = max(fewest, min(ceil(wanted / beside), down))
+        return blocks * ITEM * n * k + beside * read, blocks
+
+    beside = min(range(1, strips + 1), key=traffic)
+    _, blocks = traffic(beside)
+    rows = ceil(down / blocks) * height
+    return Strips((height, width, k), rows, ceil(strips / beside) * width)
+
+
+def _cycles(p: Processor, product: Problem, tile: tuple[int, int]) -> float:
+    """Of all tiles of a product."""
+    height, vectors = tile
+    tiles = ceil(product.rows / height) * ceil(product.columns / (vectors * LANES))
+    fetched = ITEM * LANES * vectors / p.fetched
+    each = max(height * vectors / p.issued, (height + vectors) / p.loaded, p.latency, fetched)
+    return tiles * (product.k * each + p.around + height * vectors * p.finishing)
