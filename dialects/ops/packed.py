@@ -56,6 +56,6 @@ OPS: tuple[OpDef, ...] = (
           "a convolution all positions of its kernel, each with all channels",
           ("x", "weight"),
           {"columns": Attr("i64", "outputs"), "kernel": Attr("i64[]", "spatial sizes of the kernel; empty for a product of matrices"),
-           "stride": Attr("i64[]"), "padding": Attr("i64[]", "zeros on both sides"), "dilation": Attr("i64[]")},
+           "stride": Attr("i64[]", "steps of a window"), "padding": Attr("i64[]", "zeros on both sides"), "dilation": Attr("i64[]", "steps within a window")},
           infer=_packed_product, cost=64),
 )  # fmt: skip

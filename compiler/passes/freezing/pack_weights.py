@@ -11,10 +11,11 @@ Before:
 
 After `gflow-pack-weights{isa=x86-64-v4},gflow-freeze`, of the function that runs at each call:
 
-    func.func @f(%x: tensor<40x64xf32>, %p: tensor<2x3072xf32> {…}) -> tensor<40x96xf32> {
-      %0 = "gflow.packed_product"(%x, %p) {columns = 96 : i64, kernel = array<i64>, …} : …
+    func.func @f(%x: tensor<40x64xf32>, %p: tensor<2x3072xf32> {…}) -> … {
+      %0 = "gflow.packed_product"(%x, %p) {columns = 96 : i64, …} : …
       return %0 : tensor<40x96xf32>
     }
+    …
 
 Strips of outputs lie side by side for each position of K; the last one is filled up with zeros. How many outputs a
 strip has is chosen for the processor and the sizes of the product. The pass takes products of float32 of two
