@@ -280,6 +280,14 @@ def test_errors_say_what_to_do() -> None:
         graph(x.bfloat16(), y.bfloat16())
 
 
+def test_optimizers_of_other_parameters() -> None:
+    """Of a network that was exchanged: eager's scaler, which saw no gradient, raises in update()."""
+    optimizer, scaler = optim.SGD(make_model().parameters(), lr=0.1), gflow.amp.GradScaler()
+    with pytest.raises(gflow.GraphTraceError, match="no parameter of its optimizers has a gradient"):
+        Training(make_model(), optimizer, scaler)(*batch(1))
+    assert scaler._get_growth_tracker() == 0
+
+
 def test_names_of_torch_amp_resolve() -> None:
     assert gflow.amp.autocast is torch.amp.autocast
     assert issubclass(gflow.amp.GradScaler, torch.amp.GradScaler)

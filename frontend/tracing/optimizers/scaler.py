@@ -209,9 +209,19 @@ class LossScale:
                     )
 
     def update(self) -> None:
-        """The scale and growth tracker after the step, as `aten._amp_update_scale_`."""
+        """The scale and growth tracker after the step, as `aten._amp_update_scale_`.
+
+        Raises:
+            GraphTraceError: there is no gradient that says whether the step was finite.
+        """
         if self.static or not self.found:
             return
+        if not self._unscaled:
+            raise GraphTraceError(
+                f"{self.session.name}: the graph has a gradient scaler, and no parameter of its optimizers has a "
+                "gradient. Give the optimizers the parameters that the loss depends on (a module that was exchanged "
+                "has others), or set no scaler."
+            )
         session: Tracing = self.session
         scale, tracker = (self._state[k].wrapper for k in ("_scale", "_growth_tracker"))
         options = vars(self.scaler)
