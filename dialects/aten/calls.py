@@ -27,6 +27,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..extents import N, evaluate, leaves
+from .written import NAMESPACE, written_by_name
 
 #: what PyTorch calls the values of these types
 _NAMES = {
@@ -205,7 +206,9 @@ def find_overload(name: str) -> Any:
     if len(parts) == 3 and all(part.isidentifier() for part in parts):
         space = getattr(torch.ops, parts[0])
         try:
+            if parts[0] == NAMESPACE:
+                return written_by_name(parts[1], parts[2])
             return getattr(getattr(space, parts[1]), parts[2])
-        except (AttributeError, RuntimeError):
+        except (AttributeError, RuntimeError, ValueError):
             pass
     raise AtenError(f"no such overload: {name!r} (expected a name like aten.topk.default)")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gflow.dialects.aten.calls import decode_call
+from gflow.dialects.aten.calls import decode_call, find_overload
 from gflow.dialects.extents import N
 from gflow.dialects.program import AtenStep, TensorRef
 
@@ -30,8 +30,7 @@ def register(name: str) -> None:
 def resolve(name: str) -> Any:
     """The overload that `name` (`aten.topk.default`) spells."""
     register(name)
-    namespace, packet, overload = name.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    return find_overload(name)
 
 
 class AtenCall(HostStep):

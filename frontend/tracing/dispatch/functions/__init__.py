@@ -1,5 +1,6 @@
 """What happens above autograd while tracing: a function mode, and what it does with single functions of PyTorch.
 
+custom_writes  custom ops that write into arguments
 facts       what Python can ask of a tensor from outside besides its elements and their layout: whether it is
             a leaf, a view, shared between processes
 gradients   `backward()` and `.grad`

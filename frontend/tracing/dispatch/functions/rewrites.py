@@ -20,7 +20,7 @@ from gflow.errors import GraphTraceError
 
 from ...program import collectives, resharding
 from ..recorder import Recorder, describe
-from . import facts, gradients, memory, networks, overlaps, values
+from . import custom_writes, facts, gradients, memory, networks, overlaps, values
 from .in_place import with_out, write_problem
 from .layouts import RESHAPING, layouts, restore
 from .stand_ins import StandIns
@@ -48,7 +48,7 @@ class Rewrites(StandIns, TorchFunctionMode):
         kwargs = {k: self.lift(v) for k, v in kwargs.items()} if kwargs else {}
         name = getattr(func, "__name__", "")
         before = [] if name in RESHAPING or self.in_optimizer else layouts(args, kwargs)
-        handler = _HANDLERS.get(func)
+        handler = _HANDLERS.get(func) or custom_writes.handler_of(func, args, kwargs)
         run = func if handler is None else partial(_handled, handler, self, func)
         if kwargs.get("out") is not None:
             run = partial(with_out, run)
