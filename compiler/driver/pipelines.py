@@ -111,7 +111,13 @@ def _front(options: PipelineOptions, target: Target | None = None) -> list[str]:
     """
     passes = ["gflow-checkpoint", "gflow-simplify", "cse"]
     if target is not None:
-        passes += _recognize_attention(options, target)
+        found = _recognize_attention(options, target)
+        passes += found
+        # the next pass that reads more than convolutions and collectives; without one, what every target ends with does
+        read = (
+            target.gpu or options.freeze or options.amp or options.fold_batch_norm or options.zero
+        )
+        passes += ["gflow-simplify", "cse"] if found and read else []
     passes.append("gflow-normalize-collectives")
     if options.freeze:  # before weights are rounded to halves
         passes.append("gflow-fold-batch-norm{frozen=true}")
@@ -129,7 +135,7 @@ def _recognize_attention(options: PipelineOptions, target: Target) -> list[str]:
     if options.recognize_attention:
         amp = " amp=true" if options.amp else ""
         passes.append(f"gflow-recognize-attention{{target={target}{amp}}}")
-    return [*passes, "gflow-simplify", "cse"] if passes else []
+    return passes
 
 
 def _has_own_attention(options: PipelineOptions, target: Target) -> bool:

@@ -34,7 +34,8 @@ def canonical(k: Kernel) -> Kernel:
 
     def moved(node: Node) -> Node:
         slot = slots[node.op].index(node.slot) if node.op in slots else node.slot
-        return replace(node, args=tuple(place[a] for a in node.args), slot=slot)
+        args = tuple([place[a] for a in node.args])
+        return Node(node.op, node.dtype, args, node.attrs, slot, node.depth, node.dims)
 
     return replace(
         k,

@@ -72,6 +72,10 @@ class Access:
     offset: int = 0
     width: int = 0
 
+    def along(self, strides: tuple[int, ...]) -> Access:
+        """The access along the dimensions of another index space."""
+        return Access(self.operand, self.dtype, strides, self.node, self.offset, self.width)
+
 
 @dataclass
 class Kernel:
@@ -145,7 +149,8 @@ class _Describer:
         operands = list(op.operands)
         if name in CONTRACTIONS or (name == "reshape" and _is_root(operands[0])):
             return self.root(ty, dim_map)
-        attrs = read(OPS[name], op.attributes)
+        definition = OPS[name]
+        attrs = read(definition, op.attributes) if definition.attrs else {}
         match name:
             case "constant":
                 elements = op.attributes["value"]
@@ -368,9 +373,9 @@ def _merge_dims(k: Kernel) -> Kernel:
         tuple(sizes),
         frozenset(i for i, group in enumerate(groups) if group[0] in k.reduced),
         k.nodes,
-        [replace(a, strides=narrow(a.strides)) for a in k.loads],
+        [a.along(narrow(a.strides)) for a in k.loads],
         [narrow(s) for s in k.indices],
-        [replace(a, strides=narrow(a.strides)) for a in k.stores],
+        [a.along(narrow(a.strides)) for a in k.stores],
     )
 
 

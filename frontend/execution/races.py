@@ -24,7 +24,7 @@ from gflow.runtime.executable import Executable
 from gflow.runtime.stored import cache as disk
 
 #: rounds in which all programs take turns, at least and at most, and seconds after which no more are begun
-_LEAST, _MOST, _SECONDS = 3, 12, 0.03
+_LEAST, _MOST, _SECONDS = 3, 12, 0.015
 #: rounds after which a program is given up that takes so many times as long as the fastest
 _CLEAR_ROUNDS, _CLEAR = 2, 1.3
 #: the share of a run in which its threads may have waited for cores, and how many times longer such runs are awaited
