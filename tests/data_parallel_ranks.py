@@ -218,6 +218,19 @@ def whole_again(rank: int, world: int) -> None:
     train(x[: 4 + rank], t[: 4 + rank])  # traced again while parameters are divided, by two sizes
     plain(x[: 4 + rank], t[: 4 + rank])
     same(ours, theirs, "traced again", 0.0)
+    train(x, t)
+    plain(x, t)
+    for write in (ours[0].bias.data.zero_, lambda: nn.init.ones_(ours[0].weight)):
+        assert divided()
+        write()  # these do not refuse to write to what has no memory
+        with pytest.raises(RuntimeError, match="unshard"):
+            train(x, t)
+        train(x, t)
+        plain(x, t)
+    write()
+    with pytest.raises(RuntimeError, match="unshard"):
+        ours.state_dict()
+    same(ours, theirs, "written to in pieces", 0.0)
 
 
 @check

@@ -292,6 +292,11 @@ def gradients(rank: int) -> None:
     assert found.placements == (Shard(0),)
     same(found, alone.weight.grad)
     assert model.state_dict()["weight"].placements == (Shard(0),)
+    parallel = parallelize_module(copy.deepcopy(alone), over, ColwiseParallel())
+    alone.zero_grad()
+    alone(x).sum().backward()
+    flow.compile(parallel)(x).sum().backward()  # runs in eager mode
+    same(parallel.weight.grad, alone.weight.grad)
 
 
 CHECKS = {

@@ -64,10 +64,25 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))
 
 
-def traced(ranks: int, optimizer: str, clip: float = 0.0) -> Trace:
+class Several(nn.Module):
+    """Ops that read several parameters, one more than once, and complex numbers that ranks do not share evenly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        shapes = {"a": (6, 3), "b": (6, 2), "c": (2, 3), "d": (3,), "e": (3,)}
+        for name, shape in shapes.items():
+            dtype = torch.complex64 if name == "e" else torch.float32
+            setattr(self, name, nn.Parameter(torch.randn(shape, dtype=dtype)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.a + self.b @ self.c) * (self.d * self.d * self.e).abs()
+
+
+def traced(ranks: int, optimizer: str, clip: float = 0.0, made: Any = net) -> Trace:
     """A training step of a data-parallel model."""
     with world(ranks):
-        model = DistributedDataParallel(net())
+        model = DistributedDataParallel(made())
 
         def build(x: Tensor, t: Tensor) -> Tensor:
             loss = (model(x) - t).square().mean()
@@ -77,8 +92,8 @@ def traced(ranks: int, optimizer: str, clip: float = 0.0) -> Trace:
             return loss
 
         x, t = torch.zeros(4, 6), torch.zeros(4, 3)
-        made = OPTIMIZERS[optimizer](model.parameters())
-        return trace_graph("step", build, (x, t), {}, {"model": model}, [made])
+        step = OPTIMIZERS[optimizer](model.parameters())
+        return trace_graph("step", build, (x, t), {}, {"model": model}, [step])
 
 
 def lowered(trace: Trace, ranks: int, passes: str = "") -> ir.Module:
@@ -145,6 +160,21 @@ def test_stages_give_the_same_bits(optimizer: str, ranks: int) -> None:
             least = (2 * size + (again if stage == 3 else 0)) * share
             filled = 4 * (ranks - 1) * 9 * share
             assert least <= traffic[0].sent <= least + filled, (stage, traffic[0])
+
+
+def test_ops_that_read_several_parameters() -> None:
+    """Each is gathered before them; complex ones stay whole."""
+    ranks = 2
+    trace = traced(ranks, "sgd", made=Several)
+    plain = lowered(trace, ranks)
+    wanted = run_ranks(plain, arguments(trace, ranks, plain))
+    for passes in STAGES:
+        module = lowered(trace, ranks, passes)
+        given = arguments(trace, ranks, module)
+        compare(trace, module, wanted, run_ranks(module, given), exact=True)
+        numbers = [x for x in given[0] if x.is_complex()]
+        assert numbers
+        assert all(x.shape == (3,) for x in numbers)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adafactor"])

@@ -226,11 +226,18 @@ def _compile_backward(options: Any, state: Any, divided: Divided) -> Compiled:
 def _check(joint: Any, takers: Sequence[torch.Tensor]) -> None:
     """
     Raises:
-        GraphTraceError: an argument is updated with values that have a gradient. TorchDynamo's graph gives it back as a
-            result, and its gradient, where nothing asks for one, is of zeros: 0 · inf is NaN.
+        GraphTraceError: there are global tensors; or an argument is updated with values that have a gradient.
+            TorchDynamo's graph gives it back as a result, and its gradient, where nothing asks for one, is of zeros:
+            0 · inf is NaN.
         Undivided: another argument is updated, or a tensor with values that have a gradient, or one needs a gradient
             that was not asked for.
     """
+    if joint.mesh is not None:
+        what = "it has gradients of global tensors (DTensor)"
+        advice = (
+            "train them in an nn.Graph that has the optimizer, or call it under torch.no_grad()"
+        )
+        raise GraphTraceError(f"{what}: {advice}").to_eager(what)
     for entry in joint.histories:
         if entry.tensor is None:
             what = f"it updates the argument {entry.name!r} with values that have a gradient"

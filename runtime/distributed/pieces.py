@@ -1,7 +1,8 @@
 """Tensors in pieces: a rank keeps its piece of a tensor that Python code sees whole.
 
 The tensor (of an optimizer's state, a module's parameter) keeps its shape and gives up its memory: it shows NaN
-everywhere until it is gathered again (`gather`, which all ranks call together; `state_dict()` does).
+everywhere until it is gathered again (`gather`, which all ranks call together; `state_dict()` does). Most ops refuse to
+write to it; after one that does not (`zero_`, `fill_`), its next use is an error.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ Tensor = torch.Tensor
 class _Held:
     """piece: this rank's, and group: whose ranks have the pieces; None where the tensor lies in none. strides: of the
     whole. shown: what stands in the place of the whole's memory while others have the latest values, the piece or other
-    ranks; None while the whole has them everywhere. keepers: the ranks of which one, owner, keeps the tensor, if one
-    does: whole, where `shown` is the tensor's own memory, or in pieces among ranks of a group that it is in."""
+    ranks; None while the whole has them everywhere. given_up: whether that is one element. keepers: the ranks of which
+    one, owner, keeps the tensor, if one does: whole, where `shown` is the tensor's own memory, or in pieces among ranks
+    of a group that it is in."""
 
     strides: tuple[int, ...]
     shown: Tensor | None = None
+    given_up: bool = False
     piece: Tensor | None = None
     group: Any = None
     keepers: Any = None
@@ -54,11 +57,35 @@ def any_held() -> bool:
 
 
 def _divided(whole: Tensor) -> _Held | None:
-    """What is held of a tensor, if its piece has the latest values; someone may have given it other memory."""
+    """What is held of a tensor, if its piece has the latest values; someone may have given it other memory.
+
+    Raises:
+        RuntimeError: someone has written to the element that stands for the tensor.
+    """
     held = _held.get(whole) if _held else None
     if held is None or held.shown is None or held.shown.data_ptr() != whole.data_ptr():
         return None
+    if held.given_up and not _is_empty(held.shown):
+        with torch.no_grad():
+            held.shown.fill_(_empty(whole.dtype))
+        raise RuntimeError(
+            f"a tensor of shape {list(whole.shape)} was written to (zero_, fill_, …) while it lay in pieces on the "
+            "ranks, or on another rank. The write has changed nothing; all ranks have to gather the tensor "
+            "before: gflow.distributed.unshard(module), or of an optimizer"
+        )
     return held  # type: ignore[no-any-return]
+
+
+def _empty(dtype: torch.dtype) -> float | int:
+    """What a tensor shows that has given its memory up."""
+    if dtype is torch.bool:
+        return False
+    return float("nan") if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype).min
+
+
+def _is_empty(shown: Tensor) -> bool:
+    value, empty = shown.item(), _empty(shown.dtype)
+    return value == empty or (value != value and empty != empty)
 
 
 def piece_of(whole: Tensor, group: Any, size: int) -> Tensor:
@@ -125,8 +152,8 @@ def whole_strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _give_up(whole: Tensor, held: _Held) -> None:
-    empty = float("nan") if whole.is_floating_point() else 0
-    held.shown = torch.full((1,), empty, dtype=whole.dtype, device=whole.device)
+    held.shown = torch.full((1,), _empty(whole.dtype), dtype=whole.dtype, device=whole.device)
+    held.given_up = True
     whole.set_(held.shown.untyped_storage(), 0, whole.shape, (0,) * whole.dim())
 
 
@@ -146,6 +173,7 @@ def gather(tensors: Iterable[Tensor]) -> None:
                 whole.set_(*_memory(whole, held))
                 whole.copy_(flat.view(whole.shape))
         held.shown = held.keepers = held.owner = None
+        held.given_up = False
 
 
 def _joined(whole: Tensor, held: _Held) -> Tensor:
@@ -205,7 +233,7 @@ def lent() -> Iterator[None]:
     with torch.no_grad():
         for whole, held in found:
             memory = whole.new_empty(0).set_(*_memory(whole, held))
-            held.shown = memory
+            held.shown, held.given_up = memory, False
             whole.set_(*_place(memory))
     try:
         yield

@@ -30,7 +30,7 @@ from gflow.dialects.distribution.mesh import SHARDING, WHOLE, mesh_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import COLLECTIVE, SHARD, shard_size
-from gflow.dialects.types import TensorType
+from gflow.dialects.types import COMPLEX, TensorType
 
 #: how ranks combine a reduction, and the element type that they do it in (None: its own)
 _COMBINED: dict[str, tuple[str, str | None]] = {
@@ -227,14 +227,20 @@ def group_read(op: ir.Operation) -> dict[str, Any]:
     return {k: attrs[k] for k in ("axes", "group", "ranks") if attrs[k] is not None}
 
 
+def divides(ty: TensorType, least: int) -> bool:
+    """Whether ranks have pieces of a tensor: of `least` elements or more; there are no kernels that fill up complex
+    numbers."""
+    return ty.numel >= least and ty.dtype not in COMPLEX
+
+
 def gradients(function: func.FuncOp, least: int) -> list[ir.Operation]:
-    """The all_reduces of gradients of `least` elements or more."""
+    """The all_reduces of gradients that ranks may have pieces of."""
     found = []
     for view in function.regions[0].blocks[0].operations:
         op = view.operation
         if op.name == f"gflow.{COLLECTIVE}" and GRADIENT in op.attributes:
             kind = ir.StringAttr(op.attributes["kind"]).value
-            if kind == "all_reduce" and builder.type_of(op.results[0]).numel >= least:
+            if kind == "all_reduce" and divides(builder.type_of(op.results[0]), least):
                 found.append(op)
     return found
 

@@ -31,9 +31,9 @@ after `gflow-zero-1`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cmp_to_key, partial
 from typing import Any
 
 from gflow.compiler.ir.collectives import (
@@ -56,7 +56,7 @@ from gflow.dialects.opdef import Attr
 from gflow.dialects.ops.distribution import COLLECTIVE, SHARD
 
 from ..base import Pass
-from .pieces import Pieces, become_piece, drop_unread, group_read
+from .pieces import Pieces, become_piece, divides, drop_unread, group_read
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _read(function: func.FuncOp, body: Body, least: int) -> Iterator[_Parameter]
             continue
         axes = tuple(from_mlir(Attr("str[]"), attrs[told]))
         name = text_of(attrs, "gflow.name", f"%arg{n}")
-        if body.types[body.arguments[n]].numel >= least:
+        if divides(body.types[body.arguments[n]], least):
             yield _Parameter(n, name, {"axes": axes, "ranks": mesh.size(axes)})
 
 
@@ -158,24 +158,29 @@ def _divide(function: func.FuncOp, parameters: list[_Parameter], level: int) -> 
             terminator.operands[p.result] = data_operands(p.made)[0]
     pieces.sweep(lambda op: source_of(op).phase == "optimizer")
     drop_unread(function)
-    order = {view.operation: k for k, view in enumerate(block.operations)}
     for p in parameters:
         argument = block.arguments[p.argument]
         ty = builder.type_of(argument)
-        found = set(become_piece(function, pieces, p.argument, p.result))
-        readers = sorted(found, key=order.__getitem__)
+        readers = _in_order(become_piece(function, pieces, p.argument, p.result))
         for op in [op for op in readers if _narrows(op)]:
             readers.remove(op)
             with op.location, ir.InsertionPoint(op):
                 to = builder.type_of(op.results[0])
                 piece = builder.convert(argument, to.dtype)
-            users = sorted(
-                {use.owner.operation for use in op.results[0].uses}, key=order.__getitem__
-            )
+            users = _in_order(use.owner.operation for use in op.results[0].uses)
             _gather_for_uses(op.results[0], users, partial(pieces.gather, piece, to, p.name), level)
             op.erase()
         _gather_for_uses(argument, readers, partial(pieces.gather, argument, ty, p.name), level)
     pieces.write()
+
+
+def _in_order(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
+    """Each once, in program order. No table of positions: an op's hash changes with its operands."""
+    return sorted({*ops}, key=cmp_to_key(_compared))
+
+
+def _compared(a: ir.Operation, b: ir.Operation) -> int:
+    return int(b.is_before_in_block(a)) - int(a.is_before_in_block(b))
 
 
 def _narrowed(argument: ir.Value, group: dict[str, Any]) -> bool:
