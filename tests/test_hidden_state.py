@@ -8,17 +8,25 @@ import collections
 import contextvars
 import ctypes
 import dataclasses
+import datetime
 import functools
+import io
 import itertools
 import os
 import queue
 import random
+import secrets
 import sys
+import tempfile
 import threading
 import time
 import types
+import uuid
+import warnings
 import weakref
 from collections.abc import Callable
+from datetime import datetime as moment
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -417,9 +425,83 @@ def test_random_numbers_of_python_are_drawn_at_each_call_of_a_function() -> None
     assert len(set(got)) == 3
 
 
-def test_the_time_is_told_of() -> None:
-    with pytest.warns(UserWarning, match=r"calls time.time\(\)"):
-        nn.Graph.trace(lambda x: x * (time.time() > 0))(torch.ones(1))
+_FILE = Path(tempfile.gettempdir()) / f"gflow-hidden-state-{os.getpid()}"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: time.perf_counter(),
+        lambda: datetime.datetime.now().timestamp(),
+        lambda: moment.now().microsecond + moment.now().second * 1e6,
+        lambda: float(_FILE.read_text()),
+        lambda: len(os.listdir(_FILE.parent)) * 0 + float(open(_FILE).read()),  # noqa: PTH123, PTH208, SIM115
+        lambda: float(np.loadtxt(_FILE)),
+        lambda: torch.load(_FILE.with_suffix(".pt")),
+    ],
+)
+def test_the_time_and_files_are_told_of(ask: Callable[[], float]) -> None:
+    def write(value: float) -> None:
+        _FILE.write_text(str(value))
+        torch.save(value, _FILE.with_suffix(".pt"))
+
+    write(1.0)
+    with pytest.warns(UserWarning, match=r"test_hidden_state.py|calls .*\(\)\. It runs once"):
+        nn.Graph.trace(lambda x: x * ask())(torch.ones(1))
+    call, got = flow.compile(lambda x: x * ask()), []
+    for n in range(3):
+        write(n + 2.0)
+        got.append(call(torch.ones(1, dtype=torch.float64)).item())
+    assert len(set(got)) == 3
+    for file in (_FILE, _FILE.with_suffix(".pt")):
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda: os.urandom(1)[0], lambda: secrets.randbelow(9), lambda: uuid.uuid4().int % 9]
+)
+def test_numbers_of_the_system_are_errors(draw: Callable[[], float]) -> None:
+    with pytest.raises(flow.GraphTraceError, match=r"test_hidden_state.py:\d+: build\(\) calls "):
+        nn.Graph.trace(lambda x: x * draw())(torch.ones(1))
+    assert len({flow.compile(lambda x: x * draw())(torch.ones(1)).item() for _ in range(20)}) > 1
+
+
+def test_classes_of_dates_are_classes_while_a_graph_is_traced() -> None:
+    held = moment(2020, 1, 2)
+
+    def function(x: torch.Tensor, when: Any = held) -> torch.Tensor:
+        class Later(moment):
+            pass
+
+        assert isinstance(when, moment)
+        assert issubclass(Later, datetime.date)
+        assert type(when) == moment  # noqa: E721
+        return x * moment(when.year, 1, 1).year
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert nn.Graph.trace(function)(torch.ones(1)).item() == 2020
+    assert moment is datetime.datetime is type(held)
+    assert open is io.open
+
+
+def test_files_that_an_import_reads_are_no_constants(tmp_path: Path) -> None:
+    source = "import pathlib, time, uuid\nbegan = time.time()\nname = uuid.uuid4()\n"
+    source += "text = pathlib.Path(__file__).read_text()\n"
+    (tmp_path / "module_that_reads.py").write_text(source)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        import module_that_reads
+
+        return x * (module_that_reads.began > 0)
+
+    sys.path.insert(0, str(tmp_path))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert nn.Graph.trace(function)(torch.ones(1)).item() == 1
+    finally:
+        sys.path.remove(str(tmp_path))
 
 
 def test_zeros_of_both_signs_are_two_arguments() -> None:

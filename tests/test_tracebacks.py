@@ -139,3 +139,12 @@ def test_packages_whose_files_are_links(tmp_path: Path, monkeypatch: pytest.Monk
     (linked / "__init__.py").symlink_to(real / "__init__.py")
     monkeypatch.syspath_prepend(str(tmp_path / "view"))
     assert location._folder("some_package") == real
+
+
+def test_what_pytorch_refuses_is_a_cause_without_its_frames() -> None:
+    graph = nn.Graph.trace(lambda x: x.nonzero())
+    with pytest.raises(flow.errors.GraphTraceError, match="depends on the values") as caught:
+        graph(torch.ones(3))
+    cause = caught.value.__cause__ or caught.value.__context__
+    assert cause is not None
+    assert traceback.extract_tb(cause.__traceback__) == []

@@ -8,13 +8,17 @@ Other errors, of gflow's inside, keep all frames, and so does every error with `
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import TracebackType
+
+import torch
 
 from gflow.errors import GraphError
 from gflow.tracing.context.location import is_user_code
 
 #: how a line begins with which a program says where in the author's code an error comes from
 _PLACE = "\n  at "
+_PYTORCH = str(Path(torch.__file__).parent) + os.sep
 
 
 def without_internals(error: BaseException) -> BaseException:
@@ -29,7 +33,7 @@ def without_internals(error: BaseException) -> BaseException:
         seen.add(id(one))
         frames = _frames(one.__traceback__)
         kept = [f for f in frames if is_user_code(f.tb_frame.f_code)]
-        if one is error or kept:
+        if one is error or kept or _is_of_pytorch(frames):
             one.__traceback__ = _chained(kept)
         one = one.__cause__ or one.__context__
     return error
@@ -40,6 +44,11 @@ def _is_explained(error: Exception) -> bool:
     frames = _frames(error.__traceback__)[1:]
     through_user = any(is_user_code(f.tb_frame.f_code) for f in frames)
     return through_user or isinstance(error, GraphError) or _PLACE in str(error)
+
+
+def _is_of_pytorch(frames: list[TracebackType]) -> bool:
+    """Whether an error was raised in PyTorch's own files, and not by a defect of gflow's."""
+    return bool(frames) and frames[-1].tb_frame.f_code.co_filename.startswith(_PYTORCH)
 
 
 def _frames(trace: TracebackType | None) -> list[TracebackType]:

@@ -156,7 +156,8 @@ class Tracing(TracedSteps):
                 ),
                 unhooked(self.sharded),
                 watched_calls(
-                    asked_by_build(self.name), globals_of([owner, target, *self.table.modules])
+                    asked_by_build(self.name, getattr(owner, "keeps_python_state", False)),
+                    globals_of([owner, target, *self.table.modules]),
                 ),
                 traceable_library(self.rewrites.lift, self.recorder.seed),
             ):

@@ -11,7 +11,7 @@ scopes                calls of modules whose activations are recomputed, while a
 threads               names of other libraries that mean something else in one thread for a while
 user_warnings         warnings of PyTorch's Python code, while a graph is traced, at the author's line
 watch                 what happens while a graph is built, for whoever wants to know of it: `Watcher`
-watched_calls         calls by which Python code asks for the time, or for a random number
+watched_calls         calls by which Python code asks for the time, a random number or a file
 wrappers              modules and tensors that work across processes by hooks of autograd or by a tensor class:
                       a graph would lose what they do, so in a group of more than one rank they are refused
 """

@@ -30,26 +30,38 @@ def _folder(package: str) -> Path:
 
 
 #: in a checkout, gflow's folders lie beside each other
-_OWN = ("gflow", "gflow.compiler", "gflow.dialects", "gflow.runtime")
-_LIBRARY_DIRS = tuple(str(_folder(package)) + os.sep for package in ("torch", *_OWN))
+_OWN_DIRS = tuple(
+    str(_folder(package)) + os.sep
+    for package in ("gflow", "gflow.compiler", "gflow.dialects", "gflow.runtime")
+)
+_PYTORCH = str(_folder("torch")) + os.sep
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).resolve().parent) + os.sep
 #: by file: code objects of two files are equal where they read alike and begin at one line, as in a copied library
-_is_user_code: dict[str, bool] = {}
+_owners: dict[str, str] = {}
+
+
+def owner_of(file: str) -> str:
+    """Whose code a file has: "gflow", "torch", "standard" (Python's library) or "user", everybody else's."""
+    owner = _owners.get(file)
+    if owner is None:
+        path = str(Path(file).resolve())
+        if path.startswith(_OWN_DIRS):
+            owner = "gflow"
+        elif path.startswith(_PYTORCH):
+            owner = "torch"
+        elif file.startswith("<frozen") or (
+            path.startswith(_STANDARD_LIBRARY) and "site-packages" not in path
+        ):
+            owner = "standard"
+        else:
+            owner = "user"
+        _owners[file] = owner
+    return owner
 
 
 def is_user_code(code: CodeType) -> bool:
     """Whether code is outside of torch, gflow and the standard library."""
-    file = code.co_filename
-    known = _is_user_code.get(file)
-    if known is None:
-        path = str(Path(file).resolve())
-        known = not (
-            path.startswith(_LIBRARY_DIRS)
-            or (path.startswith(_STANDARD_LIBRARY) and "site-packages" not in path)
-            or file.startswith("<frozen")
-        )
-        _is_user_code[file] = known
-    return known
+    return owner_of(code.co_filename) == "user"
 
 
 def user_frame(depth: int = 1) -> tuple[str, int]:

@@ -1,27 +1,87 @@
-"""Calls by which Python code asks for the time, for a random number, or for the state of PyTorch's generator: a trace
-would hold one outcome for ever."""
+"""Calls by which Python code asks for what is different at each call: the time, random numbers, files, the state of
+PyTorch's generator. A trace would hold one outcome for ever."""
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import datetime
+import io
+import os
 import random
 import sys
 import threading
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any, Literal
 
 import torch
 
 from gflow.errors import GraphTraceError
 
-from .location import here, is_user_code, user_frame
+from .location import here, owner_of, user_frame
 
-_TIMES = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns")
-_RNG_STATE = "get_rng_state"
+Kind = Literal["time", "random", "state", "file"]
+#: what `watched_calls` tells: the name of a function that is called, and what it answers
+Met = Callable[[str, Kind], None]
+
+_TIMES = (
+    "time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time",
+    "process_time_ns", "thread_time", "thread_time_ns", "clock_gettime", "clock_gettime_ns",
+)  # fmt: skip
+#: methods of classes of `datetime` that answer with the time
+_NOW: dict[type, tuple[str, ...]] = {
+    datetime.datetime: ("now", "utcnow", "today"),
+    datetime.date: ("today",),
+}
 #: methods of generators that draw nothing
 _STATE = {"seed", "getstate", "setstate", "get_state", "set_state"}
+_INSTALLED = {"site-packages", "dist-packages"}
+#: modules of the standard library that read files or numbers for purposes of their own
+_FOR_THEMSELVES = {
+    "ctypes", "encodings", "gettext", "importlib", "inspect", "linecache", "locale", "logging", "multiprocessing",
+    "pkgutil", "platform", "pydoc", "sysconfig", "tempfile", "threading", "tokenize", "traceback", "unittest",
+    "warnings", "zoneinfo",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A function that is watched. through: also where the author's code calls it by the standard library."""
+
+    module: ModuleType
+    name: str
+    original: Any
+    kind: Kind
+    through: bool = False
+
+    def __str__(self) -> str:
+        prefix = "" if self.module is builtins else f"{self.module.__name__}."
+        return f"{prefix}{self.name}()"
+
+
+def _functions() -> list[_Watched]:
+    numpy: Any = sys.modules.get("numpy")
+    found = [_Watched(time, name, getattr(time, name), "time") for name in _TIMES]
+    for module in (random, *((numpy.random,) if numpy is not None else ())):
+        found += [_Watched(module, name, value, "random") for name, value in _drawing(module)]
+    for module, name in ((os, "urandom"), (uuid, "uuid1"), (uuid, "uuid4")):
+        found.append(_Watched(module, name, getattr(module, name), "random", through=True))
+    for module, name in ((builtins, "open"), (os, "open"), (os, "listdir"), (os, "scandir")):
+        found.append(_Watched(module, name, getattr(module, name), "file", through=True))
+    files = ((torch, ("load",)), (numpy, ("load", "loadtxt", "genfromtxt", "fromfile")))
+    for module, names in files if numpy is not None else files[:1]:
+        found += [_Watched(module, name, getattr(module, name), "file") for name in names]
+    found += [
+        _Watched(m, "get_rng_state", m.get_rng_state, "state")  # type: ignore[attr-defined]
+        for m in (torch, torch.random)
+    ]
+    return found
 
 
 def _drawing(module: Any) -> Iterator[tuple[str, Any]]:
@@ -32,40 +92,73 @@ def _drawing(module: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+class _Clock:
+    """Stands for a class of `datetime`, and tells of its methods that answer with the time."""
+
+    def __init__(self, real: type, met: Callable[[str], None]) -> None:
+        self._real, self._met = real, met
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _NOW[self._real]:
+            self._met(f"{self._real.__module__}.{self._real.__name__}.{name}()")
+        return getattr(self._real, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._real(*args, **kwargs)
+
+    def __instancecheck__(self, value: object) -> bool:
+        return isinstance(value, self._real)
+
+    def __subclasscheck__(self, kind: type) -> bool:
+        return issubclass(kind, self._real)
+
+    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
+        return (self._real,)
+
+    def __or__(self, other: Any) -> Any:
+        return self._real | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self._real
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._real
+
+    def __hash__(self) -> int:
+        return hash(self._real)
+
+
 @contextlib.contextmanager
-def watched_calls(
-    met: Callable[[str, bool], None], importers: Sequence[dict[str, Any]] = ()
-) -> Iterator[None]:
+def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
     """While active, `met` gets the name of each function that this thread's own code calls for the time, a random
-    number or the state of PyTorch's generator, and whether it is the time. importers: the globals of modules that may
-    have imported such functions by name."""
+    number, a file or the state of PyTorch's generator. importers: the globals of modules that may have imported such
+    functions by name; those of modules that are not installed are looked at, too."""
     thread = threading.get_ident()
+
+    def asked(what: str, kind: Kind, through: bool, frame: FrameType) -> None:
+        if threading.get_ident() == thread and _is_asked_by_user(frame, through):
+            met(what, kind)
+
+    found = _functions()
+    stand_ins: dict[int, Any] = {}
+    for watched in found:
+
+        def call(*args: Any, of: _Watched = watched, **kwargs: Any) -> Any:
+            asked(str(of), of.kind, of.through, sys._getframe(1))
+            return of.original(*args, **kwargs)
+
+        stand_ins[id(watched.original)] = call
+    for real in _NOW:
+        stand_ins[id(real)] = _Clock(
+            real, lambda name: asked(name, "time", False, sys._getframe(2))
+        )
+    holders = [*(vars(w.module) for w in found), vars(datetime), vars(io), *importers, *_own()]
     saved: list[tuple[dict[str, Any], str, Any]] = []
-    found: list[tuple[Any, str, Any]] = [(time, name, getattr(time, name)) for name in _TIMES]
-    numpy: Any = sys.modules.get("numpy")
-    for module in (random, *((numpy.random,) if numpy is not None else ())):
-        found += [(module, name, value) for name, value in _drawing(module)]
-    found += [(m, _RNG_STATE, getattr(m, _RNG_STATE)) for m in (torch, torch.random)]
-    originals = {}
-    for module, name, original in found:
-
-        def call(
-            *args: Any,
-            original: Any = original,
-            what: str = f"{module.__name__}.{name}()",
-            timed: bool = module is time,
-            **kwargs: Any,
-        ) -> Any:
-            if threading.get_ident() == thread and is_user_code(sys._getframe(1).f_code):
-                met(what, timed)
-            return original(*args, **kwargs)
-
-        originals[id(original)] = call
-    for names in {id(n): n for n in (*(vars(m) for m, _, _ in found), *importers)}.values():
+    for names in {id(n): n for n in holders}.values():
         for key, value in list(names.items()):
-            if id(value) in originals:
+            if id(value) in stand_ins:
                 saved.append((names, key, value))
-                names[key] = originals[id(value)]
+                names[key] = stand_ins[id(value)]
     try:
         yield
     finally:
@@ -73,28 +166,56 @@ def watched_calls(
             names[key] = original
 
 
-def asked_by_build(graph: str) -> Callable[[str, bool], None]:
+def _is_asked_by_user(frame: FrameType | None, through: bool) -> bool:
+    """Whether the author's code asks, and not a module that it imports."""
+    while frame is not None and (owner := owner_of(frame.f_code.co_filename)) != "user":
+        module = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if not through or owner != "standard" or module in _FOR_THEMSELVES:
+            return False
+        frame = frame.f_back
+    asking = frame
+    while frame is not None and owner_of(frame.f_code.co_filename) != "gflow":
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return False
+        frame = frame.f_back
+    return asking is not None
+
+
+def _own() -> Iterator[dict[str, Any]]:
+    """The globals of modules that are the author's own: those that are not installed."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(module, ModuleType) or not isinstance(file, str):
+            continue
+        if owner_of(file) == "user" and _INSTALLED.isdisjoint(Path(file).parts):
+            yield vars(module)
+
+
+def asked_by_build(graph: str, keeps_state: bool) -> Met:
     """What `watched_calls` calls while the `build()` of a graph runs: random numbers and the state of PyTorch's
-    generator are errors, the time is told.
+    generator are errors, the time and files are told. keeps_state: whether the program is one of a function that can
+    run in pieces (`gflow.compile`): all of them are errors, so that it does.
 
     Raises:
         GraphTraceError: (the function) for a random number or the state.
     """
 
-    def met(name: str, time: bool) -> None:
-        if name.partition("(")[0].endswith(_RNG_STATE):
+    def met(name: str, kind: Kind) -> None:
+        begin = f"{here()}: build() calls {name}. build() runs once for each program, not at every call, so "
+        if kind == "state":
             raise GraphTraceError(
-                f"{here()}: build() calls {name}. build() runs once for each program, not at every call, so the state "
-                "would stay the same. Ask for it before the call, and pass it as an argument."
+                f"{begin}the state would stay the same. Ask for it before the call, and pass it as an argument."
             )
-        if not time:
+        if kind == "random":
             raise GraphTraceError(
-                f"{here()}: build() calls {name}. build() runs once for each program, not at every call, so "
-                "the number would stay the same. Draw it as a tensor (torch.rand), or pass it as an argument."
+                f"{begin}the number would stay the same. Draw it as a tensor (torch.rand), or pass it as an argument."
             )
+        what = "the time" if kind == "time" else "what it reads"
+        if keeps_state:
+            raise GraphTraceError(f"{begin}{what} would stay the same. Pass it as an argument.")
         file, line = user_frame(2)
         text = (
-            f"build() of {graph} calls {name}. It runs once for each program, not at every call, so the time is a "
+            f"build() of {graph} calls {name}. It runs once for each program, not at every call, so {what} is a "
             "constant in the program. Pass it as an argument."
         )
         warnings.warn_explicit(text, UserWarning, file, line)

@@ -525,5 +525,5 @@ def item_error(loc: SourceLoc, what: str = "the value of a tensor") -> GraphTrac
         "comparison on a tensor, .item(), float(), int(), .tolist(), or a tensor as an index "
         "or size). A graph is traced once, before values exist. Use torch.where or "
         "torch.clamp for a choice by value, return the tensor and read it outside build(), or "
-        "pass the number to the graph as a Python argument (one trace for each value)."
+        "pass the number to the graph as an argument."
     )

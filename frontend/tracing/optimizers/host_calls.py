@@ -16,7 +16,7 @@ from gflow.errors import GraphTraceError
 from gflow.tracing.reads.settings import is_iterator
 
 from ..context.location import is_user_code
-from ..context.watched_calls import watched_calls
+from ..context.watched_calls import Kind, watched_calls
 
 
 def _error(where: str, name: str) -> GraphTraceError:
@@ -97,10 +97,11 @@ def module_names(kind: type) -> list[dict[str, Any]]:
 def refused_calls(
     where: str, importers: Sequence[dict[str, Any]] = ()
 ) -> contextlib.AbstractContextManager[None]:
-    """While active, this thread's own code gets an error where it asks for the time or draws a number, in a step.
+    """While active, this thread's own code gets an error where it asks for the time, draws a number or reads a file, in
+    a step.
     importers: as for `watched_calls`."""
 
-    def refuse(name: str, time: bool) -> None:
+    def refuse(name: str, kind: Kind) -> None:
         raise _error(where, name)
 
     return watched_calls(refuse, importers)
