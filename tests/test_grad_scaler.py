@@ -283,7 +283,9 @@ def test_errors_say_what_to_do() -> None:
 def test_optimizers_of_other_parameters() -> None:
     """Of a network that was exchanged: eager's scaler, which saw no gradient, raises in update()."""
     optimizer, scaler = optim.SGD(make_model().parameters(), lr=0.1), gflow.amp.GradScaler()
-    with pytest.raises(gflow.GraphTraceError, match="no parameter of its optimizers has a gradient"):
+    with pytest.raises(
+        gflow.GraphTraceError, match="no parameter of its optimizers has a gradient"
+    ):
         Training(make_model(), optimizer, scaler)(*batch(1))
     assert scaler._get_growth_tracker() == 0
 

@@ -288,6 +288,27 @@ def test_runs_count_in_which_threads_have_cores(monkeypatch: pytest.MonkeyPatch)
     assert races.waited_for_cores({"1": 5, "2": 7}, {"1": 6, "2": 9, "3": 10**9}) == 3e-9
 
 
+def test_a_busy_machine_runs_few_races(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After races in a row without an answer a compilation runs no more; known answers still count."""
+    run: list[str] = []
+
+    def answer(ways: Mapping[str, Program]) -> dict[str, float]:
+        run.append(next(iter(ways)))
+        return {run[-1]: 1.0} if run[-1] == "quiet" else {}
+
+    monkeypatch.setattr(races, "_run", answer)
+    monkeypatch.setattr(races, "_known", {})
+    monkeypatch.setattr(races.disk, "directory", lambda: None)
+    here = races.Races()
+    found = [here.measure(f"{n} {way}", lambda way=way: {way: None}) for n, way in enumerate(
+        ["busy", "busy", "quiet", "busy", "busy", "busy", "quiet"])]  # fmt: skip
+    assert run == ["busy", "busy", "quiet", "busy", "busy", "busy"]
+    assert [bool(f) for f in found] == [False, False, True, False, False, False, False]
+    assert here.measure("2 quiet", dict) == {"quiet": 1.0}
+    here.prepare([("7 new", lambda: pytest.fail("compiled, though it will not run"))])
+    assert races.Races().measure("6 quiet", lambda: {"quiet": None}) == {"quiet": 1.0}
+
+
 @pytest.mark.parametrize(
     ("ratio", "measured", "kind"),
     [(4.0, 1, "panels"), (0.2, 1, "blas"), (1.5, 2, "panels"), (1.0, 4, "panels")],

@@ -1,7 +1,8 @@
 """How products on this processor are compared: by short runs, each contest once, the answers kept on disk.
 
 Other work on the same cores would decide a race by chance. So only those runs count in which threads hardly were ready
-without having a core, as Linux tells of each thread. Where there are none, there is no answer.
+without having a core, as Linux tells of each thread. Where there are none, there is no answer. On a busy machine all
+races would run for their longest time without one, so after some in a row a compilation runs no more.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _LEAST, _MOST, _SECONDS = 3, 12, 0.015
 _CLEAR_ROUNDS, _CLEAR = 2, 1.3
 #: the share of a run in which its threads may have waited for cores, and how many times longer such runs are awaited
 _DISTURBED, _PATIENCE = 0.1, 4
+#: races in a row without an answer, after which none is run
+_BUSY = 3
 #: different random numbers that operands are filled with, again and again
 _NUMBERS = 1 << 16
 
@@ -37,8 +40,9 @@ _known: dict[tuple[str, int], dict[str, float]] = {}
 
 
 def racing() -> Racing:
-    """Measuring on this machine."""
-    return Racing(measure, _device(), prepare)
+    """Measuring on this machine, for one compilation."""
+    races = Races()
+    return Racing(races.measure, _device(), races.prepare)
 
 
 @cache
@@ -49,32 +53,49 @@ def _device() -> str:
     return "this processor"
 
 
-def prepare(races: Sequence[tuple[str, Ways]]) -> None:
-    """Compile what will be measured, all at once: to begin with LLVM takes as long as a small kernel."""
-    kernels: dict[str, str] = {}
-    declarations: dict[str, str] = {}
-    for what, ways in races:
-        if _answer(what) is None:
-            for program in ways().values():
-                texts, called = kernels_of(program)
-                kernels |= texts
-                declarations |= called
-    if kernels:
-        jit.compile_kernels(kernels, declarations)
+class Races:
+    """The races of one compilation.
 
-
-def measure(what: str, ways: Ways) -> Mapping[str, float]:
-    """Seconds of each program: the least of some runs in turn; none where other work on the cores would decide.
-
-    what: is compared, the name of the answer.
+    unanswered: races in a row in which other work on the cores would have decided. After `_BUSY` of them the machine
+    counts as busy: no more are run, and what the model chose stays.
     """
-    found = _answer(what)
-    if found is None:
-        found = _run(ways())
-        if found and (name := _name(what)) is not None:
-            disk.write("races", name, json.dumps(found).encode())
-        _known[what, torch.get_num_threads()] = found
-    return found
+
+    def __init__(self) -> None:
+        self.unanswered = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether no more races are run."""
+        return self.unanswered >= _BUSY
+
+    def prepare(self, races: Sequence[tuple[str, Ways]]) -> None:
+        """Compile what will be measured, all at once: to begin with LLVM takes as long as a small kernel."""
+        kernels: dict[str, str] = {}
+        declarations: dict[str, str] = {}
+        for what, ways in races:
+            if _answer(what) is None and not self.busy:
+                for program in ways().values():
+                    texts, called = kernels_of(program)
+                    kernels |= texts
+                    declarations |= called
+        if kernels:
+            jit.compile_kernels(kernels, declarations)
+
+    def measure(self, what: str, ways: Ways) -> Mapping[str, float]:
+        """Seconds of each program: the least of some runs in turn; none where other work on the cores would decide.
+
+        what: is compared, the name of the answer.
+        """
+        found = _answer(what)
+        if found is None and self.busy:
+            return {}  # a later compilation tries again
+        if found is None:
+            found = _run(ways())
+            self.unanswered = 0 if found else self.unanswered + 1
+            if found and (name := _name(what)) is not None:
+                disk.write("races", name, json.dumps(found).encode())
+            _known[what, torch.get_num_threads()] = found
+        return found
 
 
 def _answer(what: str) -> dict[str, float] | None:
