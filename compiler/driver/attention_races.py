@@ -1,6 +1,6 @@
-"""Attention on a processor, by a race: our own kernel beside PyTorch's.
+"""Timed comparison of gflow's own CPU attention with ATen's.
 
-Each different attention that takes long enough runs for some milliseconds both ways; the faster one is written:
+Each distinct attention above a least size runs both ways for some milliseconds; the faster way is written:
 
 {kind = "attention", tile = array<i64: 12, 32, 256>, …}    →    {kind = "pytorch", tuned = "AMD EPYC"}
 """
@@ -27,10 +27,15 @@ _NAMES = {"own": "own", "aten": "ATen"}
 
 
 def race_attentions(function: func.FuncOp, racing: Racing, threads: int, isa: str) -> list[Race]:
-    """Have the attentions of a function with selected kernels made by what is fastest.
+    """Write the faster way into the `gflow.kernel` of each float32 attention of a function, in place.
+
+    Args:
+        function: after `gflow-select-kernels`, before memory is planned.
+        threads: the most threads that run a kernel.
+        isa: the processor's level of instruction sets.
 
     Returns:
-        What was measured, in the order of ops; `step` is the op's number.
+        What was measured, in the order of ops; `step` is the op's number, times are seconds.
     """
     names = {f"gflow.{name}" for name in NEEDED}
     if all(o.operation.name not in names for o in function.regions[0].blocks[0].operations):

@@ -1,9 +1,9 @@
-"""Products on a processor, by a race: our own kernel beside the library's.
+"""Timed comparison of gflow's own CPU products with the BLAS.
 
-`gflow-select-kernels` chooses by a model. Where there is a way to measure, some of what it left to be compared runs for
-some milliseconds, the largest product first. How far the model was off there corrects it for the rest, and only what
-the corrected model is not sure of is measured, too; all that runs of it is compiled at once. The faster one is written
-in its place:
+`gflow-select-kernels` chooses by a cost model. Where times can be measured, the driver compares both ways for some
+milliseconds, the largest product first. The ratio of measured to modelled speedup corrects the model for the other
+products, and those that the corrected model does not decide are measured as well, after one compilation for all of
+them. The faster way is written into the op:
 
 {kind = "blas"}    →    {kind = "panels", tile = array<i64: 8, 48, 384>, …, tuned = "AMD EPYC"}
 """
@@ -29,15 +29,16 @@ from ..targets.processors import PROCESSORS, Processor
 #: what the ways are called in reports
 _NAMES = {"panels": "own", "blas": "BLAS"}
 
-#: how many times faster one way must be, by a model that several races corrected, to be taken without a race
+#: predicted speedup from which on a way is taken without a race, after several races have corrected the model
 _SURE = 1.25
-#: the same after one race. On one processor, measured over modelled speedups were between 1.5 and 2.5, so what seems
-#: this much faster is slower by some percent at most.
+#: the same after one race. On one processor the ratios of measured to modelled speedup were between 1.5 and 2.5, so a
+#: way that is predicted to be this much faster is at most some percent slower.
 _SURE_OF_ONE = 1.6
 
-#: programs that do the same, by what they are called
+#: equivalent programs by name
 Ways = Callable[[], Mapping[str, Program]]
-#: seconds of each of some programs, none where other work on the machine would decide; the text says what is compared
+#: seconds of each program, empty where other work on the machine would decide; the text names the comparison, and is
+#: the key of its stored result
 Measure = Callable[[str, Ways], Mapping[str, float]]
 
 
@@ -47,7 +48,11 @@ def _nothing(races: Sequence[tuple[str, Ways]]) -> None:
 
 @dataclass(frozen=True)
 class Racing:
-    """How to measure, and what the machine is called. prepare: told of what will be measured, as `measure` is."""
+    """How kernels are measured.
+
+    measure: see `Measure`. device: the machine's name in reports. prepare: called with all comparisons that come next,
+    so that their kernels are compiled together.
+    """
 
     measure: Measure
     device: str
@@ -58,8 +63,8 @@ class Racing:
 class _Contests:
     """The contests of one function.
 
-    times: of those that were to be measured, the seconds of each way. won: of all that are decided, whether our own is
-    faster. errors: measured speedups over the model's.
+    times: the seconds of each way, by measured contest; empty where the measurement had no result. won: whether gflow's
+    own kernel is faster, by decided contest. errors: ratios of measured to modelled speedup.
     """
 
     processor: Processor
@@ -70,10 +75,10 @@ class _Contests:
     errors: list[float] = field(default_factory=list)
 
     def decide(self, contests: Sequence[Contest]) -> None:
-        """Have contests decided: by the model where that is sure by now, else by races.
+        """Decide contests: by the corrected model where its prediction is clear, else by a race.
 
-        The first corrects the model. What it is not sure of then is prepared together, since most of what a small
-        kernel takes to compile is the same for a hundred.
+        The first race corrects the model. The kernels of all races that are then still needed are compiled together,
+        since the fixed cost of a compilation is that of several kernels.
         """
         for some in (contests[:1], contests[1:]):
             races = {}
@@ -98,12 +103,13 @@ class _Contests:
                 self.won[contest] = own
 
     def _modelled(self, contest: Contest) -> float | None:
-        """How many times faster our own is, as the model has it; None for what it has no opinion on."""
+        """The modelled speedup of gflow's own kernel over the BLAS; None for products of few rows, which have no
+        model."""
         short = contest.shorter().product
         return speedup(self.processor, short, self.threads) if short.rows > FEW_ROWS else None
 
     def _sure(self, contest: Contest) -> bool | None:
-        """Whether our own is faster; None where nobody knows."""
+        """Whether gflow's own kernel is faster, by the corrected model; None where that does not decide."""
         modelled = self._modelled(contest)
         if modelled is None or not self.errors:
             return None
@@ -123,10 +129,15 @@ class _Contests:
 
 
 def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str) -> list[Race]:
-    """Have the products of a function with selected kernels made by what is fastest.
+    """Write the faster way into the `gflow.kernel` of each float32 product of a function, in place.
+
+    Args:
+        function: after `gflow-select-kernels`, before memory is planned.
+        threads: the most threads that run a kernel.
+        isa: the processor's level of instruction sets.
 
     Returns:
-        What was measured, in the order of ops; `step` is the op's number.
+        What was measured, in the order of ops; `step` is the op's number, times are seconds.
     """
     lives = lives_at_entry(function)
     asked = contests_of(function, lives, threads, isa)

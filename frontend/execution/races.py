@@ -1,8 +1,8 @@
-"""How products on this processor are compared: by short runs, each contest once, the answers kept on disk.
+"""Measures kernels on this processor: short runs in turn, each comparison once, results kept on disk.
 
-Other work on the same cores would decide a race by chance. So only those runs count in which threads hardly were ready
-without having a core, as Linux tells of each thread. Where there are none, there is no answer. On a busy machine all
-races would run for their longest time without one, so after some in a row a compilation runs no more.
+Other work on the same cores would decide a race by chance. So a run counts only if its threads hardly waited for a
+core, which Linux reports for each thread. A race without such a run has no result. On a busy machine every race would
+take its longest time without one, so a compilation stops after several in a row.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from gflow.runtime.cpu.table import kernels_of
 from gflow.runtime.executable import Executable
 from gflow.runtime.stored import cache as disk
 
-#: rounds in which all programs take turns, at least and at most, and seconds after which no more are begun
+#: the least and the most rounds of a race (in a round each program runs once), and seconds after which none is begun
 _LEAST, _MOST, _SECONDS = 3, 12, 0.015
-#: rounds after which a program is given up that takes so many times as long as the fastest
+#: rounds after which a race ends if one program takes so many times as long as another
 _CLEAR_ROUNDS, _CLEAR = 2, 1.3
-#: the share of a run in which its threads may have waited for cores, and how many times longer such runs are awaited
+#: the share of a run that its threads may have waited for cores, and by what factor a race without such a run is longer
 _DISTURBED, _PATIENCE = 0.1, 4
 #: races in a row without an answer, after which none is run
 _BUSY = 3
-#: different random numbers that operands are filled with, again and again
+#: random numbers that operands are filled with, repeated
 _NUMBERS = 1 << 16
 
-#: what was measured in this process, and on how many threads: a contest is run once, so equal products are made alike
+#: results of this process, by comparison and number of threads: equal products get the same kernel
 _known: dict[tuple[str, int], dict[str, float]] = {}
 
 
@@ -56,8 +56,8 @@ def _device() -> str:
 class Races:
     """The races of one compilation.
 
-    unanswered: races in a row in which other work on the cores would have decided. After `_BUSY` of them the machine
-    counts as busy: no more are run, and what the model chose stays.
+    unanswered: races in a row without a result. After `_BUSY` of them the machine counts as busy: no more races are
+    run, and the model's choices stay.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Races:
         return self.unanswered >= _BUSY
 
     def prepare(self, races: Sequence[tuple[str, Ways]]) -> None:
-        """Compile what will be measured, all at once: to begin with LLVM takes as long as a small kernel."""
+        """Compile the kernels of the races to come in one module: the fixed cost of LLVM is that of a small kernel."""
         kernels: dict[str, str] = {}
         declarations: dict[str, str] = {}
         for what, ways in races:
@@ -82,9 +82,9 @@ class Races:
             jit.compile_kernels(kernels, declarations)
 
     def measure(self, what: str, ways: Ways) -> Mapping[str, float]:
-        """Seconds of each program: the least of some runs in turn; none where other work on the cores would decide.
+        """Seconds of each program: the least over its undisturbed runs. Empty where one had none, or on a busy machine.
 
-        what: is compared, the name of the answer.
+        what: names the comparison; the key of its stored result. ways: makes the programs, by name.
         """
         found = _answer(what)
         if found is None and self.busy:
@@ -99,7 +99,7 @@ class Races:
 
 
 def _answer(what: str) -> dict[str, float] | None:
-    """What was measured before, in this process or in another."""
+    """The result of an earlier race, of this process or on disk."""
     at = what, torch.get_num_threads()
     if at not in _known and (name := _name(what)) is not None:
         stored = disk.read("races", name)

@@ -48,7 +48,7 @@ def choices(
 def contests_of(
     function: func.FuncOp, lives: Lives, threads: int, isa: str
 ) -> dict[int, tuple[Op, Contest]]:
-    """Of each op that is a product of a processor's the contest that decides how it is made, by the op's number."""
+    """The contest of own kernel and BLAS for each op that both can compute on a CPU, by the op's number."""
     choose = Chooser(lives, threads, True, PROCESSORS.get(isa))
     found = {}
     for o in lives.body.ops:
@@ -68,7 +68,7 @@ def contests_of(
 def decided(
     lives: Lives, threads: int, isa: str, won: Mapping[Contest, bool], o: Op, device: str
 ) -> Choice:
-    """The choice for a product, after contests. device: where they were."""
+    """The choice for a product after races. won: their results. device: the machine's name, for `tuned`."""
     choose = Chooser(lives, threads, True, PROCESSORS.get(isa), won)
     return replace(choose(o), tuned=device)
 

@@ -45,11 +45,12 @@ KERNEL, PYTORCH, NONE = Choice("kernel"), Choice("pytorch"), Choice("none")
 
 @dataclass(frozen=True)
 class Chooser:
-    """What chooses for each op of a function.
+    """Chooses the kernel of each op of a function.
 
-    lives: what lies where. threads: the most that run a kernel. blas: whether generated code may call BLAS.
-    processor: what products of our own are cut by; None without such. won: of contests that were run whether ours was
-    faster; the model decides the others. asked: the products that both can make, as they are come by.
+    lives: places and live ranges of the function's values. threads: the most threads that run a kernel. blas: whether
+    generated code may call the BLAS. processor: the row of the table that gflow's own products are blocked for; None
+    for no own products. won: results of races, whether gflow's own kernel was faster; the model decides contests that
+    are not there. asked: collects the contests of products that both can compute.
     """
 
     lives: Lives
