@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import array
 import collections
+import configparser
 import contextvars
 import ctypes
 import dataclasses
@@ -333,9 +334,53 @@ def _gradient() -> Made:
     return lambda x: x * (2 if held.grad is None else 3), [lambda: setattr(held, "grad", None)]
 
 
+def _overridden() -> Made:
+    class Base:
+        def scale(self) -> float:
+            return 1.0
+
+    class Middle(Base):
+        def scale(self) -> float:
+            return super().scale() + 1
+
+    class Last(Middle):
+        def scale(self) -> float:
+            return super().scale() * 2
+
+    held = Last()
+    return lambda x: x * held.scale(), [
+        lambda: setattr(Base, "scale", lambda self: 3.0),
+        lambda: setattr(Middle, "scale", lambda self: 5.0),
+    ]
+
+
+_found_by_name = 1.0
+
+
+def _names_of_globals() -> Made:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        own = sys.modules["test_hidden_state"]
+        return (
+            x * globals()["_found" + "_by_name"] + own._found_by_name + eval("_found_by_name * 2")
+        )
+
+    return scaled, [lambda: globals().update(_found_by_name=4.0)]
+
+
+def _objects_and_settings() -> Made:
+    held = np.array([1.0, None])
+    words = configparser.ConfigParser()
+    words["model"] = {"scale": "1"}
+    return lambda x: x * held[0] + words.getfloat("model", "scale"), [
+        lambda: held.__setitem__(0, 5.0),
+        lambda: words.set("model", "scale", "3"),
+    ]
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        _overridden, _names_of_globals, _objects_and_settings,
         _memory, _of_the_standard_library, _written_out, _by_the_kind, _made_inside, _of_pytorch,
         _average_that_stands, _gradient,
         _numpy, _array, _context, _thread_local, _cached, _metaclass, _wrappers, _order, _environment,

@@ -78,7 +78,9 @@ _HOLDERS = (
     "multiprocessing",
 )  # fmt: skip
 #: of these, those that keep what they hold under a name of their own
-_WRAPPERS = ("collections", "threading", "queue", "weakref", "_weakrefset", "multiprocessing")
+_WRAPPERS = (
+    "collections", "configparser", "threading", "queue", "weakref", "_weakrefset", "multiprocessing",
+)  # fmt: skip
 #: containers with more items are told by their identity and length
 MOST_ITEMS = 10_000
 
@@ -320,7 +322,12 @@ class Reads:
     def _globals(self, code: CodeType, names: dict[str, Any]) -> None:
         """What a function reads from its module."""
         used = names_of(code)
-        for name in used.globals:
+        asked = used.globals
+        if not _NAMESPACES.isdisjoint(used.read):  # any of them, by a name that is made
+            asked |= {
+                n for n, v in names.items() if not (n.startswith("__") or isinstance(v, ModuleType))
+            }
+        for name in asked:
             if name not in names or ("global", id(names), name) in self._seen:
                 continue
             self._seen["global", id(names), name] = None
@@ -328,7 +335,10 @@ class Reads:
             self._add("item", names, name, value, name)
             if not isinstance(value, ModuleType):
                 self._visit(value, name)
-        for name, level in used.imports:
+        imports = used.imports
+        if not _IMPORTING.isdisjoint(used.read):
+            imports |= {(text, 0) for text in code.co_consts if isinstance(text, str)}
+        for name, level in imports:
             module = sys.modules.get(_imported(name, level, names))
             if module is not None and ("import", id(module)) not in self._seen:
                 self._seen["import", id(module)] = module
@@ -463,22 +473,23 @@ class Reads:
             if _of_library(base.__module__):
                 continue
             for name, part in list(vars(base).items()):
-                if (
-                    name in done
-                    or name in _OF_CLASSES
-                    or not (name in self.names or self._runs(name))
-                ):
+                if name in _OF_CLASSES or not (name in self.names or self._runs(name)):
                     continue
+                if name in done and "super" not in self.names:
+                    continue
+                owner = base if name in done else kind
                 done.add(name)
-                where = f"{kind.__qualname__}.{name}"
+                where = f"{owner.__qualname__}.{name}"
                 if _is_stable(part):
-                    self._add("attribute", kind, name, getattr(kind, name), where)
+                    self._add("attribute", owner, name, getattr(owner, name), where)
                 self._visit(part, where)
 
 
 _EMPTY = object()
 #: what PyTorch keeps at tensors
 OF_TENSORS = {"_is_param", *TENSOR_HOOKS, "_gflow_dynamic"}
+#: names by which code looks up globals, and modules
+_NAMESPACES, _IMPORTING = {"globals", "eval", "exec"}, {"modules", "import_module", "__import__"}
 #: names by which code asks for what may not be there
 _ASKING = {"getattr", "hasattr"}
 #: attributes of a graph that are its own

@@ -97,15 +97,18 @@ def value_of(held: Any) -> Callable[[], Any] | None:
         return functools.partial(bytes, held) if size <= MOST_BYTES else None
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and isinstance(held, numpy.ndarray):
-        small = held.nbytes <= MOST_BYTES and not held.dtype.hasobject
-        return functools.partial(_array, held) if small else None
+        return functools.partial(_array, held) if held.nbytes <= MOST_BYTES else None
     if numpy is not None and isinstance(held, (numpy.random.Generator, numpy.random.RandomState)):
         return functools.partial(_drawn, held)
     return None
 
 
 def _array(held: Any) -> tuple[Any, ...]:
-    return held.shape, held.dtype.str, held.tobytes()
+    return (
+        held.shape,
+        held.dtype.str,
+        repr(held.tolist()) if held.dtype.hasobject else held.tobytes(),
+    )
 
 
 def _drawn(held: Any) -> str:
