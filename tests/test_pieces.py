@@ -11,6 +11,8 @@ from torch._higher_order_ops import cond, scan, while_loop
 from torch._higher_order_ops.map import map as map_over
 from torch.utils.checkpoint import checkpoint
 
+import gflow as flow
+
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -116,3 +118,36 @@ def test_checkpointed_dropout_is_compiled(preserve: bool, caplog: pytest.LogCapt
         slope = 1 - linear(x).tanh().square()
         torch.testing.assert_close(gradient, (drawn * slope * 3).sum(0), rtol=1e-4, atol=1e-5)
     assert not said(caplog)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"],
+)
+def test_hooks_that_come_later(kind: str) -> None:
+    """Of modules in a function that runs in pieces: TorchDynamo takes it that there come none, if it isn't told."""
+
+    def doubled(module: Any, *parts: Any) -> Any:
+        part = parts[-1] if kind in ("forward_hook", "full_backward_pre_hook") else parts[0]
+        return part * 2 if isinstance(part, torch.Tensor) else tuple(p * 2 for p in part)
+
+    def tripled(module: Any, *parts: Any) -> Any:
+        again = doubled(module, *parts)
+        return again * 1.5 if isinstance(again, torch.Tensor) else tuple(p * 1.5 for p in again)
+
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(6, 6), torch.randn(4, 6, requires_grad=True)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return layer(x).tanh() * (x.sum().item() + 1)  # asks for a value
+
+    compiled = flow.compile(function)
+    for hook in (None, doubled, tripled):
+        handle = getattr(layer, f"register_{kind}")(hook) if hook is not None else None
+        found = []
+        for run in (compiled, function):
+            y = run(x)
+            found.append((y, *torch.autograd.grad(y.sum(), (x, layer.weight))))
+        torch.testing.assert_close(*found, msg=str(hook))
+        if handle is not None:
+            handle.remove()

@@ -68,10 +68,12 @@ class Split:
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._compiled is None:
             return self._target(*args, **kwargs)
-        # All modules of PyTorch's own are one function to TorchDynamo, which limits its programs.
+        # All modules of PyTorch's own are one function to TorchDynamo, which limits its programs; and it takes it that
+        # modules without hooks have none later.
         with torch._dynamo.config.patch(
             recompile_limit=_LIMIT,
             accumulated_recompile_limit=_LIMIT,
+            skip_nnmodule_hook_guards=False,
             suppress_errors=not self._whole,
         ):
             if self._whole:
