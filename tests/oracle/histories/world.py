@@ -125,6 +125,8 @@ class World:
             self.optimizers.append(getattr(torch.optim, name)([group], **kwargs))
         if self.optimizers and self.session.schedule is not None:
             kind, more = self.session.schedule
+            if kind == "OneCycleLR" and not {"momentum", "betas"} & {*self.optimizers[0].defaults}:
+                more = {**more, "cycle_momentum": False}
             self.schedule = getattr(torch.optim.lr_scheduler, kind)(self.optimizers[0], **more)
 
     def make(self) -> None:
