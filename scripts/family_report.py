@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import signal
 import sys
 import time
 import warnings
@@ -167,28 +168,30 @@ def measure(family: Family) -> dict[str, Any]:
     return found
 
 
-def _child(family: Family, pipe: Any) -> None:
+def _child(family: Family, pipe: Any, seconds: float) -> None:
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     pipe.send(measure(family))
 
 
 def run(out: Path, library: str, only: str, every: int, seconds: float) -> None:
-    """Run what `out` has no line for."""
+    """Run what `out` has no line for. seconds: of processor time for each."""
     done = {json.loads(x)["name"] for x in out.read_text().splitlines()} if out.exists() else set()
     context = multiprocessing.get_context("fork")
     for family in families(library)[::every]:
         if only not in family.name or family.name in done:
             continue
         mine, theirs = context.Pipe()
-        process = context.Process(target=_child, args=(family, theirs))
+        process = context.Process(target=_child, args=(family, theirs, seconds))
         process.start()
         theirs.close()
         try:
-            result = mine.recv() if mine.poll(seconds) else {"unbuilt": "", "late": seconds}
+            result = mine.recv()
         except EOFError:
-            result = {"died": True}
-        process.kill()
+            process.join()
+            late = process.exitcode == -signal.SIGPROF
+            result = {"unbuilt": "", "late": seconds} if late else {"died": True}
         process.join()
         with out.open("a") as file:
             file.write(json.dumps({"name": family.name, "library": library, **result}) + "\n")

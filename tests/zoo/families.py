@@ -85,7 +85,8 @@ def _small(config: Any) -> Any:
             ):
                 setattr(config, key, wanted)
     kinds = getattr(config, "layer_types", None)
-    if isinstance(kinds, list) and "layer_types" not in computed:
+    name = getattr(config, "attribute_map", {}).get("layer_types", "layer_types")
+    if isinstance(kinds, list) and name not in computed:
         config.layer_types = kinds[: getattr(config, "num_hidden_layers", len(kinds))]
     return config
 
