@@ -151,3 +151,37 @@ def test_hooks_that_come_later(kind: str) -> None:
         torch.testing.assert_close(*found, msg=str(hook))
         if handle is not None:
             handle.remove()
+
+
+def test_methods_and_hooks_of_all_modules_that_change() -> None:
+    """TorchDynamo looks neither at the methods of classes nor at hooks of all modules."""
+
+    class Scaled(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    class Plain:
+        def shift(self) -> float:
+            return 1.0
+
+    scaled, plain, calls = Scaled(), Plain(), []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return scaled(x) * (x.sum().item() + 1) + plain.shift()
+
+    def hook(module: Any, inputs: Any, result: Any) -> Any:
+        calls.append(module)
+        return result * 5 if module is scaled else None
+
+    handles: list[Any] = []
+    compiled, x = flow.compile(function), torch.ones(3)
+    for change in (
+        lambda: None,
+        lambda: setattr(Scaled, "forward", lambda self, x: x * 3),
+        lambda: setattr(Plain, "shift", lambda self: 4.0),
+        lambda: handles.append(torch.nn.modules.module.register_module_forward_hook(hook)),
+        lambda: handles[0].remove(),
+    ):
+        change()
+        torch.testing.assert_close(compiled(x), function(x))
+    assert len(calls) == 2

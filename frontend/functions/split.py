@@ -17,6 +17,9 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from gflow.tracing.reads.reads import OF_ALL_MODULES, Reads
+from gflow.tracing.reads.state import StateGuard
+
 if TYPE_CHECKING:
     from gflow.compiler import CompileOptions
 
@@ -55,19 +58,26 @@ class Split:
         whole: bool,
         dynamic: bool | None = None,
     ) -> None:
+        self._target, self._whole = target, whole
+        self._options, self._dynamic = options, dynamic
+        self._compile()
+        self._said: set[tuple[str, str]] = set()
+
+    def _compile(self) -> None:
         # start-up: the compiler, and TorchDynamo, are loaded by who needs them
         from gflow.dynamo import gflow
 
-        backend = functools.partial(gflow, options=options)
-        self._target, self._whole = target, whole
+        backend = functools.partial(gflow, options=self._options)  # which has programs of its own
+        self._methods = _guard_of_methods(self._target)
         self._compiled: Callable[..., Any] | None = torch.compile(
-            target, backend=backend, fullgraph=whole, dynamic=dynamic
+            self._target, backend=backend, fullgraph=self._whole, dynamic=self._dynamic
         )
-        self._said: set[tuple[str, str]] = set()
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._compiled is None:
             return self._target(*args, **kwargs)
+        if not self._methods.holds():
+            self._compile()
         # All modules of PyTorch's own are one function to TorchDynamo, which limits its programs; and it takes it that
         # modules without hooks have none later.
         with torch._dynamo.config.patch(
@@ -109,6 +119,17 @@ class Split:
         if (what, text) not in self._said:
             self._said.add((what, text))
             _log.warning("compile(): %s %s: %s", name_of(self._target), what, text)
+
+
+def _guard_of_methods(target: Callable[..., Any]) -> StateGuard:
+    """Holds while methods of classes and hooks of all modules are what they were: TorchDynamo does not look at them."""
+    reads = Reads().walk([("function", target)])
+    found = [
+        r for r in reads.found
+        if (r.kind == "attribute" and isinstance(r.holder, type))
+        or (r.kind == "hooks" and r.path.startswith(OF_ALL_MODULES))
+    ]  # fmt: skip
+    return StateGuard(found, (), [], lambda: None, lambda: 0)
 
 
 @contextmanager

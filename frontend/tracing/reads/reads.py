@@ -54,6 +54,8 @@ _GLOBAL_HOOKS = (
     "_global_forward_pre_hooks", "_global_forward_hooks",
     "_global_backward_pre_hooks", "_global_backward_hooks",
 )  # fmt: skip
+#: what the paths of these begin with
+OF_ALL_MODULES = "torch.nn.modules.module."
 #: of modules, methods that Python itself runs
 _CALLED = ("forward", "__call__")
 #: PyTorch's modules whose code is looked at, for the functions that it calls
@@ -285,9 +287,7 @@ class Reads:
             hooks = own[kind]
             if ("hooks", id(hooks)) not in self._seen:
                 self._seen["hooks", id(hooks)] = hooks
-                self._add(
-                    "hooks", hooks, None, tuple(hooks.items()), f"torch.nn.modules.module.{kind}"
-                )
+                self._add("hooks", hooks, None, tuple(hooks.items()), f"{OF_ALL_MODULES}{kind}")
                 for hook in hooks.values():
                     self._visit(hook, kind)
 
