@@ -76,6 +76,7 @@ def planned(args: argparse.Namespace, depth: int, world: int, stage: int) -> dic
     from gflow.compiler.ir.modules import entry_function
     from gflow.dialects.mlir import ir as mlir
     from gflow.lowering import lower
+    from gflow.tracing.context.collector import collector_paused
 
     heads = max(args.width // 128, 1)
     model = Model(
@@ -83,7 +84,7 @@ def planned(args: argparse.Namespace, depth: int, world: int, stage: int) -> dic
         lambda: Llama(depth, args.width, heads, max(heads // 4, 1), args.hidden, args.vocabulary),
         lambda: (torch.zeros(1, args.tokens, dtype=torch.int64),) * 2, adamw, torch.bfloat16,
     )  # fmt: skip
-    with _fake_ranks(world):
+    with _fake_ranks(world), collector_paused():  # as in a graph's first call
         inputs = model.inputs()
         if world > 1 and args.tensor_parallel > 1:
             module, inputs = _on_a_mesh(model, world, args.tensor_parallel, inputs)

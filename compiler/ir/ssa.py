@@ -147,6 +147,14 @@ def aliases(function: func.FuncOp, body: Body) -> list[int | None]:
     return out
 
 
+def updates(function: func.FuncOp) -> list[int | None]:
+    """As `aliases`, of a function whose attributes are known to be right."""
+    if "res_attrs" not in function.attributes:
+        return [None] * len(function.type.results)
+    given = map(ir.DictAttr, ir.ArrayAttr(function.attributes["res_attrs"]))
+    return [ir.IntegerAttr(a["gflow.alias"]).value if "gflow.alias" in a else None for a in given]
+
+
 def _alias(attribute: ir.Attribute, body: Body) -> int | None:
     if not isinstance(attribute, ir.IntegerAttr):
         return None

@@ -153,11 +153,13 @@ def _sized(
     return replace(found, sizes=sizes)
 
 
+@cache
 def split_dim(placement: str) -> int | None:
     """The dimension that a placement splits; None where it splits none."""
     return int(placement[2:-1]) if placement.startswith("S(") else None
 
 
+@cache
 def reduction(placement: str) -> str | None:
     """The reduction that a partial value waits for; None where the placement is no partial one."""
     return placement[2:-1] if placement.startswith("P(") else None

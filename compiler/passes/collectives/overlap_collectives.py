@@ -29,6 +29,7 @@ from itertools import pairwise
 
 from gflow.compiler.ir.collectives import GRADIENT, is_ordered, kind_of, thread, unthread
 from gflow.compiler.ir.cost import cost_of
+from gflow.compiler.ir.cost import seconds as roofline
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import Body, read_body
 from gflow.compiler.memory.liveness import lives_in, lives_of
@@ -38,7 +39,6 @@ from gflow.dialects.mlir import func
 from gflow.dialects.ops.distribution import COLLECTIVE
 
 from ..base import Kept, Pass
-from ..schedule.costs import seconds_of
 from ..schedule.dependences import Dependences, dependences_of
 from ..schedule.least_memory import reordered
 from .streams import Streams, schedule
@@ -91,15 +91,17 @@ def run(function: func.FuncOp, options: OverlapOptions) -> Kept | None:
     sending = {
         o.index: collective_seconds(o.op, mesh, network) for o in body.ops if o.name == COLLECTIVE
     }
-    seconds = [0.0 if i in sending else s for i, s in enumerate(seconds_of(body, device))]
+    costs = [cost_of(o.op) for o in body.ops]
+    seconds = [0.0 if i in sending else roofline(c, device) for i, c in enumerate(costs)]
     gathers = {i for i in sending if kind_of(body.ops[i].op) == "all_gather"}
     forms = {
         o.index
         for o in body.ops
-        if o.name in _FORMS or (o.name == "fused" and not cost_of(o.op).flops)
+        if o.name in _FORMS or (o.name == "fused" and not costs[o.index].flops)
     }
     streams = Streams(found, seconds, sending, gathers, forms)
-    for i in _best(function, streams, options.growth):
+    products = {i for i, c in enumerate(costs) if c.contraction}
+    for i in _best(function, streams, products, options.growth):
         body.ops[i].op.move_before(body.terminator)
     thread(function)
     return None
@@ -114,17 +116,18 @@ def _in_order(body: Body, found: Dependences) -> Dependences:
     return Dependences(body, found.at, before, found.early)
 
 
-def _best(function: func.FuncOp, streams: Streams, growth: float) -> list[int]:
+def _best(
+    function: func.FuncOp, streams: Streams, contractions: set[int], growth: float
+) -> list[int]:
     """The quickest order that needs little more memory than the one that stands."""
     lives = lives_of(function)
     most = lives.lower_bound * (1 + growth)
     program = list(range(len(streams.seconds)))
     best, least = program, float("inf")
-    ops = streams.body.ops
     # by collective, in their order, the products that it sends
     products: dict[int, list[int]] = {}
     for i, by in streams.sent_by.items():
-        if cost_of(ops[i].op).contraction:
+        if i in contractions:
             products.setdefault(by, []).append(i)
     last = sorted(products)[::-1]
     for count in range(min(_LATE, len(last)) + 1):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
-from gflow.dialects.distribution.sharding import Dims, Factors
+from gflow.dialects.distribution.sharding import Dims, Factors, split_dim
 
 from .resharding import WHOLE
 
@@ -22,6 +23,11 @@ class Choice:
     def whole(self) -> bool:
         """Whether every rank does the same."""
         return not self.factor and all(n == WHOLE for n in self.needs)
+
+    @cached_property
+    def splits(self) -> bool:
+        """Whether something is split."""
+        return any(split_dim(p) is not None for p in (*self.needs, *self.gives))
 
 
 def choices(

@@ -40,10 +40,12 @@ def bytes_sent(have: str, need: str, nbytes: float, ranks: int) -> float:
 
 def total_sent(have: str, needs: Collection[str], nbytes: float, ranks: int) -> float:
     """For all ways in which users need one value: what is whole for one is whole for all."""
+    if have == WHOLE:
+        return 0.0
     needs = {WHOLE if n == ADDED and reduction(have) is not None else n for n in needs}
     needs.discard(ADDED)
     needs.discard(have)
-    if not needs or have == WHOLE:
+    if not needs:
         return 0.0
     if any(split_dim(n) is None for n in needs):
         return bytes_sent(have, WHOLE, nbytes, ranks)

@@ -51,7 +51,8 @@ class Problem:
 
 
 class Search:
-    """have: by value its placement. chosen: by op its choice."""
+    """have: by value its placement. chosen: by op its choice. changed: by value, how many choices had been exchanged
+    when it was last placed, or needed, otherwise; seen: by op, when it was last looked at."""
 
     def __init__(self, problem: Problem, late: bool) -> None:
         self.p, self.late = problem, late
@@ -63,6 +64,8 @@ class Search:
             self.have[value] = placement
         for value, need in problem.returned:
             self.needs[value][need] += 1
+        self.exchanged = 1
+        self.changed, self.seen = [1] * len(problem.nbytes), [0] * len(problem.choices)
         self.users = [0] * len(problem.nbytes)
         for operands in problem.operands:
             for v in operands:
@@ -134,7 +137,7 @@ class Search:
 
     def _price(self, o: int, choice: Choice) -> float:
         """Of work: what is done on every rank though an operand lies in parts."""
-        if split_dims(choice):
+        if choice.splits:
             return 0.0
         spared = (self.p.ranks - 1) / self.p.ranks
         if self._parted(o):
@@ -173,16 +176,19 @@ class Search:
         """Exchange an op's choice for the best one, with everything else as it is."""
         if o in self.p.same or o in self.p.forced:
             return False
+        around = {*self.p.operands[o], *self.p.results[o]}
+        if all(self.changed[v] <= self.seen[o] for v in around):
+            return False
+        self.seen[o] = self.exchanged
         options = self.options(o)
         before = self.chosen[o]
         if len(options) == 1 and options[0] == before:
             return False
-        around = {*self.p.operands[o], *self.p.results[o]}
         best, least = before, sum(map(self._sent, around)) + self._price(o, before)
         asked = self._is_asked(o)
         self._drop(o)
         for choice in options:
-            if choice == before or (not asked and split_dims(choice)):
+            if choice == before or (not asked and choice.splits):
                 continue
             self._take(o, choice)
             cost = sum(map(self._sent, around)) + self._price(o, choice)
@@ -190,12 +196,12 @@ class Search:
                 best, least = choice, cost
             self._drop(o)
         self._take(o, best)
-        return best != before
-
-
-def split_dims(choice: Choice) -> bool:
-    """Whether something is split."""
-    return any(split_dim(p) is not None for p in (*choice.needs, *choice.gives))
+        if best == before:
+            return False
+        self.exchanged += 1
+        for v in around:
+            self.changed[v] = self.exchanged
+        return True
 
 
 def place(problem: Problem) -> Search:

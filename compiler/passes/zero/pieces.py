@@ -22,7 +22,7 @@ from gflow.compiler.ir.collectives import (
     data_operands,
     set_types,
 )
-from gflow.compiler.ir.ssa import aliases, attributes_of, read_body
+from gflow.compiler.ir.ssa import attributes_of, updates
 from gflow.dialects import builder
 from gflow.dialects.attributes import read
 from gflow.dialects.constants import is_splat
@@ -262,7 +262,7 @@ def keep_pieces(function: func.FuncOp, pieces: Pieces, roles: Callable[[str], bo
     """
     block = function.regions[0].blocks[0]
     terminator = block.operations[-1].operation
-    targets = aliases(function, read_body(function))
+    targets = updates(function)
     given = (
         list(ir.ArrayAttr(function.attributes["arg_attrs"]))
         if "arg_attrs" in function.attributes
