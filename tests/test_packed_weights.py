@@ -66,6 +66,15 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (1, 20, 8, 8),
     ),
     "three dimensions, stride": (lambda: nn.Conv3d(6, 40, 3, stride=(1, 2, 2), padding=1), (2, 6, 5, 9, 4)),
+    "depthwise": (lambda: nn.Conv2d(40, 40, 3, padding=1, groups=40), (2, 40, 9, 5)),
+    "depthwise, stride": (
+        lambda: nn.Sequential(nn.Conv2d(100, 100, (5, 3), (2, 1), 2, (1, 2), 100), nn.ReLU6()),
+        (1, 100, 11, 12),
+    ),
+    "depthwise, three dimensions": (
+        lambda: nn.Conv3d(16, 16, 3, padding=1, groups=16),
+        (2, 16, 4, 5, 3),
+    ),
     "large": (lambda: nn.Conv2d(64, 128, 3, padding=1), (1, 64, 30, 31)),
 }  # fmt: skip
 

@@ -131,8 +131,8 @@ def _matmul(op: ir.Operation, operands: list[TensorType], results: list[TensorTy
 
 
 def _packed(op: ir.Operation, operands: list[TensorType], results: list[TensorType]) -> int:
-    kernel = read(OPS["packed_product"], op.attributes)["kernel"]
-    return 2 * results[0].numel * packed_k(operands[0], kernel)
+    attrs = read(OPS["packed_product"], op.attributes)
+    return 2 * results[0].numel * packed_k(operands[0], attrs)
 
 
 def _convolution(op: ir.Operation, operands: list[TensorType], results: list[TensorType]) -> int:

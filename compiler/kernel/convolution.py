@@ -110,8 +110,9 @@ def packed_geometry(op: ir.Operation, types: Sequence[TensorType]) -> Geometry:
     x, y = types[0].shape, types[2].shape
     kernel = tuple(attrs["kernel"])
     n, inputs, outputs = (x[0], x[1:-1], y[1:-1]) if kernel else (prod(x[:-1]), (), ())
+    groups = x[-1] if attrs["depthwise"] else 1
     return Geometry(
-        "convolution", n, x[-1], y[-1], 1, inputs, outputs, kernel, tuple(attrs["stride"]), tuple(attrs["padding"]),
+        "convolution", n, x[-1], y[-1], groups, inputs, outputs, kernel, tuple(attrs["stride"]), tuple(attrs["padding"]),
         tuple(attrs["dilation"]), last=True,
     )  # fmt: skip
 

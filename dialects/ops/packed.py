@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -16,9 +16,9 @@ def strip_of(weight: TensorType, k: int) -> int:
     return weight.shape[1] // k if k else 0
 
 
-def packed_k(x: TensorType, kernel: Sequence[int]) -> int:
-    """K, over which a packed product of `x` sums: channels at all positions of the kernel."""
-    return prod(kernel) * x.shape[-1]
+def packed_k(x: TensorType, attrs: Mapping[str, Any]) -> int:
+    """K, over which a packed product of `x` sums: channels at all positions of the kernel, or one channel."""
+    return prod(attrs["kernel"]) * (1 if attrs.get("depthwise") else x.shape[-1])
 
 
 def _packed_product(operands: Sequence[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
@@ -34,7 +34,9 @@ def _packed_product(operands: Sequence[TensorType], attrs: dict[str, Any]) -> li
         raise VerifyError("columns, kernel, stride and dilation must be positive")
     if min(attrs["padding"], default=0) < 0:
         raise VerifyError(f"padding must be at least 0, found {list(attrs['padding'])}")
-    k = packed_k(x, kernel)
+    if attrs.get("depthwise") and (not rank or columns != x.shape[-1]):
+        raise VerifyError("a depthwise convolution has a kernel, and as many columns as x has channels")
+    k = packed_k(x, attrs)
     strip = strip_of(weight, k) if weight.rank == 2 else 0
     if not strip or weight != TensorType((-(-columns // strip), k * strip), "f32"):
         raise VerifyError(
@@ -56,6 +58,7 @@ OPS: tuple[OpDef, ...] = (
           "a convolution all positions of its kernel, each with all channels",
           ("x", "weight"),
           {"columns": Attr("i64", "outputs"), "kernel": Attr("i64[]", "spatial sizes of the kernel; empty for a product of matrices"),
-           "stride": Attr("i64[]", "steps of a window"), "padding": Attr("i64[]", "zeros on both sides"), "dilation": Attr("i64[]", "steps within a window")},
+           "stride": Attr("i64[]", "steps of a window"), "padding": Attr("i64[]", "zeros on both sides"), "dilation": Attr("i64[]", "steps within a window"),
+           "depthwise": Attr("bool", "each output reads its own channel alone", optional=True)},
           infer=_packed_product, cost=64),
 )  # fmt: skip

@@ -19,7 +19,7 @@ After `gflow-pack-weights{isa=x86-64-v4},gflow-freeze`, of the function that run
 
 Strips of outputs lie side by side for each position of K; the last one is filled up with zeros. How many outputs a
 strip has is chosen for the processor and the sizes of the product. The pass takes products of float32 of two
-matrices, and channels-last convolutions of one group, whose weight depends on frozen arguments alone. Products of few
+matrices, and channels-last convolutions of one group or depthwise, whose weight depends on frozen arguments alone. Products of few
 rows read their weight as it lies.
 """
 
@@ -107,22 +107,23 @@ def _windows(body: Body, o: Op) -> dict[str, object] | None:
     values = (*o.operands, *o.results)
     types = [body.types[v] for v in values]
     g = geometry(o.name, o.op, types)
-    if not g.last or g.groups > 1 or g.rank > 3 or types[2].dtype != "f32":
+    if not g.last or (g.groups > 1 and not g.depthwise) or g.rank > 3 or types[2].dtype != "f32":
         return None
     if any(ty.numel == 0 for ty in types):
         return None
     moves = {"stride": g.stride, "padding": g.padding, "dilation": g.dilation}
-    return {"columns": g.o, "kernel": g.kernel, **moves}
+    alone: dict[str, object] = {"depthwise": True} if g.depthwise else {}
+    return {"columns": g.o, "kernel": g.kernel, **moves, **alone}
 
 
 def _strip(p: Processor, body: Body, o: Op, attrs: dict[str, object]) -> int:
     """The outputs of a strip; 0 where a strip would be zeros for the most part, or sizes of the weight vary."""
     (x, _), result = (body.types[v] for v in o.operands), body.types[o.results[0]]
-    columns, k = result.shape[-1], packed_k(x, attrs["kernel"])  # type: ignore[arg-type]
+    columns, k = result.shape[-1], packed_k(x, attrs)
     if varies(columns) or varies(k):
         return 0
     rows = at_most(result.numel // columns)
-    width = strip_for(p, Problem(rows, columns, k))
+    width = strip_for(p, Problem(rows, columns, k), bool(attrs.get("depthwise")))
     filled = -columns % width
     return width if filled <= _FILLED * columns else 0
 

@@ -256,12 +256,13 @@ class Chooser:
         if result.numel == 0:
             return NONE
         g = packed_geometry(root, types)
-        k = g.taps * g.c
+        k = g.taps * g.cg
         product, width = Problem(g.positions, g.o, k).most(), strip_of(weight, k)
         made = None
         if self.processor is not None:
             read = min(at_most(types[0].nbytes), ITEM * product.rows * k)
-            made = strips_of(self.processor, product, width, read, self.threads)
+            given = (product, width, read, self.threads, g.depthwise)
+            made = strips_of(self.processor, *given)
         if made is None:
             raise CannotLower(
                 f"there are no tiles for a weight that is packed in strips of {width} columns; pack it again for this "

@@ -15,12 +15,12 @@ from ...blocks import ITEM, LANES, Problem, Strips
 _SHARES, _LONG = 4, 20_000
 
 
-def strip_for(p: Processor, product: Problem) -> int:
+def strip_for(p: Processor, product: Problem, depthwise: bool = False) -> int:
     """The columns of a strip that suit a product best."""
-    return LANES * min(p.strips, key=lambda tile: _cycles(p, product, tile))[1]
+    return LANES * min(p.strips, key=lambda tile: _cycles(p, product, tile, depthwise))[1]
 
 
-def strips_of(p: Processor, product: Problem, width: int, read: int, threads: int) -> Strips | None:
+def strips_of(p: Processor, product: Problem, width: int, read: int, threads: int, depthwise: bool = False) -> Strips | None:
     """How a product is cut whose strips have so many columns; None where there are no tiles for them.
 
     read: bytes of x.
@@ -28,8 +28,8 @@ def strips_of(p: Processor, product: Problem, width: int, read: int, threads: in
     tiles = [tile for tile in p.strips if tile[1] * LANES == width]
     if not tiles:
         return None
-    best = min(tiles, key=lambda tile: _cycles(p, product, tile))
-    height, cycles = best[0], _cycles(p, product, best)
+    best = min(tiles, key=lambda tile: _cycles(p, product, tile, depthwise))
+    height, cycles = best[0], _cycles(p, product, best, depthwise)
     m, n, k = product.rows, product.columns, product.k
     down, strips = ceil(m / height), ceil(n / width)
     wanted = threads * max(1, min(_SHARES, int(cycles / _LONG / threads))) if threads > 1 else 1
@@ -45,10 +45,11 @@ def strips_of(p: Processor, product: Problem, width: int, read: int, threads: in
     return Strips((height, width, k), rows, ceil(strips / beside) * width)
 
 
-def _cycles(p: Processor, product: Problem, tile: tuple[int, int]) -> float:
+def _cycles(p: Processor, product: Problem, tile: tuple[int, int], depthwise: bool) -> float:
     """Of all tiles of a product."""
     height, vectors = tile
     tiles = ceil(product.rows / height) * ceil(product.columns / (vectors * LANES))
     fetched = ITEM * LANES * vectors / p.fetched
-    each = max(height * vectors / p.issued, (height + vectors) / p.loaded, p.latency, fetched)
+    loads = height + vectors + (height * vectors if depthwise else 0)
+    each = max(height * vectors / p.issued, loads / p.loaded, p.latency, fetched)
     return tiles * (product.k * each + p.around + height * vectors * p.finishing)

@@ -159,24 +159,37 @@ class _Packed(Function):
             for x, d in zip(position, _DIMENSIONS)
         ]
 
-        def over(n: int, before: str, inside: str, at: str) -> str:
-            """The taps along dimension `n` and those within it; gives where the next address is stored."""
+        whole = self.const(True, "i1")
+        for start, d in zip(starts, _DIMENSIONS):
+            end = self.add(start, self.mul(self.sub(w[f"kernel_{d}"], 1), w[f"dilation_{d}"]))
+            for x in (start, end):
+                whole = self(f"arith.andi {whole}, {self.within(x, w[f'input_{d}'])} : i1")
+
+        def over(n: int, before: str, inside: str | None, at: str) -> str:
+            """The taps along dimension `n` and those within it; gives where the next address is stored. inside: whether
+            those of the dimensions before lie in x; None where all of the window does."""
             d = _DIMENSIONS[n]
 
             def tap(k: str, carried: list[str]) -> list[str]:
                 x = self.add(starts[n], self.mul(k, w[f"dilation_{d}"]))
                 flat = self.add(self.mul(before, w[f"input_{d}"]), x)
-                within = self(f"arith.andi {inside}, {self.within(x, w[f'input_{d}'])} : i1")
+                within = inside
+                if inside is not None:
+                    within = self(f"arith.andi {inside}, {self.within(x, w[f'input_{d}'])} : i1")
                 if n < len(_DIMENSIONS) - 1:
                     return [over(n + 1, flat, within, carried[0])]
                 there = self.at(w["x"], self.mul(flat, self.pixel))
-                there = self(f"arith.select {within}, {there}, {self.zeros} : !llvm.ptr")
+                if within is not None:
+                    there = self(f"arith.select {within}, {there}, {self.zeros} : !llvm.ptr")
                 self.line(f"llvm.store {there}, {carried[0]} : !llvm.ptr, !llvm.ptr")
                 return [self.at(carried[0], self.mul(w["mr"], ADDRESS))]
 
             return self.loop(0, w[f"kernel_{d}"], 1, [(at, "!llvm.ptr")], tap)[0]
 
-        over(0, image, self.const(True, "i1"), to)
+        def store(inside: str | None) -> None:
+            over(0, image, inside, to)
+
+        self.branch(whole, lambda: store(None), lambda: store(self.const(True, "i1")))
 
     # -- tiles
 

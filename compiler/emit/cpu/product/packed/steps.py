@@ -42,10 +42,10 @@ def product(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
         target = epilogue.target(0, behind)
         after = epilogue
     height, width, k = strips.tile
-    b.choice.check(k == g.taps * g.c, "is for a product of another K")
+    b.choice.check(k == g.taps * g.cg, "is for a product of another K")
     given: dict[str, Count | Place | KernelAddress] = {
         "x": b.place(o.operands[0]), "w": b.place(o.operands[1]), "y": target, "scratch": scratch,
-        "tile": _tile(b, height, width), "finish": finish if words else 0, "next": 0,
+        "tile": _tile(b, height, width, g.depthwise), "finish": finish if words else 0, "next": 0,
         "m": g.positions, "n": g.o, "channels": g.c, "taps": g.taps,
         "rows": strips.rows, "across": strips.across, "mr": height, "nr": width,
         "strip": ITEM * k * width, "row": 0 if words else ITEM * g.o, "zeros": zeros, "addresses": addresses,
@@ -70,8 +70,9 @@ def _spatial(g: Geometry) -> dict[str, int]:
     return {f"{name}_{d}": x for name, sizes in names.items() for d, x in zip("dhw", sizes)}
 
 
-def _tile(b: Builder, rows: int, width: int) -> KernelAddress:
-    name = f"packed_tile_{rows}x{width}"
+def _tile(b: Builder, rows: int, width: int, depthwise: bool) -> KernelAddress:
+    make = tile.depthwise if depthwise else tile.tile
+    name = f"{'depthwise' if depthwise else 'packed'}_tile_{rows}x{width}"
     if name not in b.kernels:
-        b.kernels[name] = tile.tile(name, rows, width // LANES)
+        b.kernels[name] = make(name, rows, width // LANES)
     return KernelAddress(name)

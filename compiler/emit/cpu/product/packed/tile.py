@@ -29,6 +29,36 @@ def tile(name: str, rows: int, vectors: int) -> str:
     return _Packed(rows, vectors).function(name, ARGUMENTS)
 
 
+@cache
+def depthwise(name: str, rows: int, vectors: int) -> str:
+    """The function `name` of a tile of a depthwise convolution: each column reads the channel of its number."""
+    return _Depthwise(rows, vectors).function(name, ARGUMENTS)
+
+
+class _Depthwise(Tile):
+    def __init__(self, rows: int, vectors: int) -> None:
+        super().__init__(rows, vectors)
+        first = self.mul("%j", ITEM)
+
+        def over(t: str, sums: list[str]) -> list[str]:
+            table = self.at("%a", self.mul(t, rows * ADDRESS))
+            b = self.at("%b", self.mul(t, vectors * LANES * ITEM))
+            weights = [self.load(self.at(b, v * LANES * ITEM)) for v in range(vectors)]
+            made: list[str] = []
+            for i in range(rows):
+                row = self(f"llvm.load {self.at(table, i * ADDRESS)} : !llvm.ptr -> !llvm.ptr")
+                row = self.at(row, first)
+                for v, weight in enumerate(weights):
+                    x = self.load(self.at(row, v * LANES * ITEM), self.masks[v])
+                    made.append(self(f"math.fma {x}, {weight}, {sums[len(made)]} : {VECTOR}"))
+            return made
+
+        sums = self.loop(0, "%side", 1, [(self.zero, VECTOR)] * (rows * vectors), over)
+        for n, x in enumerate(sums):
+            self.store(x, self.at(self.held, n * LANES * ITEM))
+        self.finish_held()
+
+
 class _Packed(Tile):
     def __init__(self, rows: int, vectors: int) -> None:
         super().__init__(rows, vectors)
