@@ -70,7 +70,7 @@ def test_beside_float64(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     text = graph.ir("planned", generic=True)
     assert text.count(f'kind = "{"packed" if frozen else "patches"}"') > 8
     steps = str(graph.profile(*inputs))
-    assert "depthwise_tiles" in steps
+    assert frozen or "depthwise_tiles" in steps
     assert "pack_patches" in steps, "33 channels, and groups"
 
 

@@ -75,6 +75,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: nn.Conv3d(16, 16, 3, padding=1, groups=16),
         (2, 16, 4, 5, 3),
     ),
+    "windows inside": (lambda: nn.Conv2d(24, 24, 3, dilation=(1, 2)), (2, 24, 15, 30)),
+    "twelve rows": (lambda: nn.Conv2d(3, 32, 3, 2, 1), (1, 3, 64, 64)),
     "large": (lambda: nn.Conv2d(64, 128, 3, padding=1), (1, 64, 30, 31)),
 }  # fmt: skip
 

@@ -112,8 +112,8 @@ def packed_geometry(op: ir.Operation, types: Sequence[TensorType]) -> Geometry:
     n, inputs, outputs = (x[0], x[1:-1], y[1:-1]) if kernel else (prod(x[:-1]), (), ())
     groups = x[-1] if attrs["depthwise"] else 1
     return Geometry(
-        "convolution", n, x[-1], y[-1], groups, inputs, outputs, kernel, tuple(attrs["stride"]), tuple(attrs["padding"]),
-        tuple(attrs["dilation"]), last=True,
+        "convolution", n, x[-1], y[-1], groups, inputs, outputs, kernel, tuple(attrs["stride"]),
+        tuple(attrs["padding"]), tuple(attrs["dilation"]), last=True,
     )  # fmt: skip
 
 

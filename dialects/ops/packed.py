@@ -35,7 +35,9 @@ def _packed_product(operands: Sequence[TensorType], attrs: dict[str, Any]) -> li
     if min(attrs["padding"], default=0) < 0:
         raise VerifyError(f"padding must be at least 0, found {list(attrs['padding'])}")
     if attrs.get("depthwise") and (not rank or columns != x.shape[-1]):
-        raise VerifyError("a depthwise convolution has a kernel, and as many columns as x has channels")
+        raise VerifyError(
+            "a depthwise convolution has a kernel, and as many columns as x has channels"
+        )
     k = packed_k(x, attrs)
     strip = strip_of(weight, k) if weight.rank == 2 else 0
     if not strip or weight != TensorType((-(-columns // strip), k * strip), "f32"):

@@ -19,8 +19,8 @@ After `gflow-pack-weights{isa=x86-64-v4},gflow-freeze`, of the function that run
 
 Strips of outputs lie side by side for each position of K; the last one is filled up with zeros. How many outputs a
 strip has is chosen for the processor and the sizes of the product. The pass takes products of float32 of two
-matrices, and channels-last convolutions of one group or depthwise, whose weight depends on frozen arguments alone. Products of few
-rows read their weight as it lies.
+matrices, and channels-last convolutions of one group or depthwise, whose weight depends on frozen arguments alone.
+Products of few rows read their weight as it lies.
 """
 
 from __future__ import annotations

@@ -20,7 +20,9 @@ def strip_for(p: Processor, product: Problem, depthwise: bool = False) -> int:
     return LANES * min(p.strips, key=lambda tile: _cycles(p, product, tile, depthwise))[1]
 
 
-def strips_of(p: Processor, product: Problem, width: int, read: int, threads: int, depthwise: bool = False) -> Strips | None:
+def strips_of(
+    p: Processor, product: Problem, width: int, read: int, threads: int, depthwise: bool = False
+) -> Strips | None:
     """How a product is cut whose strips have so many columns; None where there are no tiles for them.
 
     read: bytes of x.

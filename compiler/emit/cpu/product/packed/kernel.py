@@ -121,24 +121,37 @@ class _Packed(Function):
 
     def _windows(self, row: str, rows: str) -> None:
         w = self.w
-        flat = row
-        position: list[str] = []
-        for d in reversed(_DIMENSIONS):
-            flat, x = self.split(flat, w[f"output_{d}"])
-            position.insert(0, x)
         tile = self.mul(w["mr"], w["taps"], ADDRESS)
+        line = self.pixel
+        self.apart: list[str] = []  # bytes between taps along each dimension
+        for d in reversed(_DIMENSIONS):
+            self.apart.insert(0, self.mul(line, w[f"dilation_{d}"]))
+            line = self.mul(line, w[f"input_{d}"])
 
-        def some(p: str, state: list[str]) -> list[str]:
-            table = self.at(self.table, self.mul(p, tile))
+        def some(p: str) -> None:
+            table, first = self.at(self.table, self.mul(p, tile)), self.mul(p, w["mr"])
+            state: list[str] = []
+            flat = self.add(row, first)
+            for d in reversed(_DIMENSIONS):
+                flat, x = self.split(flat, w[f"output_{d}"])
+                state.insert(0, x)
+            state.insert(0, flat)
 
             def one(i: str, state: list[str]) -> list[str]:
                 self._window(state, self.at(table, self.mul(i, ADDRESS)))
-                more = self.compare("slt", self.add(self.mul(p, w["mr"]), i, 1), rows)
+                more = self.compare("slt", self.add(first, i, 1), rows)
                 return [self.choose(more, a, b) for a, b in zip(self._after(state), state)]
 
-            return self.loop(0, w["mr"], 1, [(s, "i64") for s in state], one)
+            def each() -> None:
+                self.loop(0, w["mr"], 1, [(s, "i64") for s in state], one)
 
-        self.loop(0, self.granules(rows, w["mr"]), 1, [(s, "i64") for s in (flat, *position)], some)
+            whole = self.compare("sle", self.add(first, w["mr"]), rows)
+            starts = self._starts(state)
+            self.branch(
+                self._is_inside(state, starts, whole), lambda: self._run(state, starts, table), each
+            )
+
+        self.repeat(0, self.granules(rows, w["mr"]), 1, some)
 
     def _after(self, state: list[str]) -> list[str]:
         """The image and the position behind these, row by row."""
@@ -150,46 +163,82 @@ class _Packed(Function):
         found.append(self.choose(carry, self.add(state[0], 1), state[0]))
         return found[::-1]
 
-    def _window(self, state: list[str], to: str) -> None:
-        """Store the addresses of one window, from `to` on, a row of a tile apart."""
-        w = self.w
-        image, *position = state
-        starts = [
-            self.sub(self.mul(x, w[f"stride_{d}"]), w[f"padding_{d}"])
-            for x, d in zip(position, _DIMENSIONS)
+    def _starts(self, state: list[str]) -> list[str]:
+        """Where a window begins in x."""
+        return [
+            self.sub(self.mul(x, self.w[f"stride_{d}"]), self.w[f"padding_{d}"])
+            for x, d in zip(state[1:], _DIMENSIONS)
         ]
 
-        whole = self.const(True, "i1")
+    def _is_inside(self, state: list[str], starts: list[str], whole: str) -> str:
+        """Whether the windows of a tile are neighbours in a line of y, and lie in x. whole: whether it has all rows."""
+        w = self.w
+        more = self.sub(w["mr"], 1)
+        in_line = self.compare("slt", self.add(state[-1], more), w["output_w"])
+        inside = self(f"arith.andi {whole}, {in_line} : i1")
         for start, d in zip(starts, _DIMENSIONS):
             end = self.add(start, self.mul(self.sub(w[f"kernel_{d}"], 1), w[f"dilation_{d}"]))
+            if d == "w":
+                end = self.add(end, self.mul(more, w["stride_w"]))
             for x in (start, end):
-                whole = self(f"arith.andi {whole}, {self.within(x, w[f'input_{d}'])} : i1")
+                inside = self(f"arith.andi {inside}, {self.within(x, w[f'input_{d}'])} : i1")
+        return inside
 
-        def over(n: int, before: str, inside: str | None, at: str) -> str:
-            """The taps along dimension `n` and those within it; gives where the next address is stored. inside: whether
-            those of the dimensions before lie in x; None where all of the window does."""
+    def _run(self, state: list[str], starts: list[str], table: str) -> None:
+        """All addresses of a tile whose windows are neighbours and lie in x: the same steps for each of them."""
+        w, lanes, flat = self.w, 8, state[0]
+        ty = f"vector<{lanes}xi64>"
+        for start, d in zip(starts, _DIMENSIONS):
+            flat = self.add(self.mul(flat, w[f"input_{d}"]), start)
+        row, step = self.mul(w["mr"], ADDRESS), self.mul(w["stride_w"], self.pixel)
+        first = self.at(w["x"], self.mul(flat, self.pixel))
+        first = self(f"llvm.ptrtoint {first} : !llvm.ptr to i64")
+        beside = self.lane_offsets(step, lanes)
+
+        def some(i: str) -> None:
+            mask = self.first_lanes(self.at_most(self.sub(w["mr"], i), lanes), lanes)
+            base = self.add(first, self.mul(i, step))
+
+            def over(n: int, base: str, to: str) -> str:
+                """The taps along dimension `n` and those within it; gives where the next addresses are stored."""
+
+                def tap(k: str, carried: list[str]) -> list[str]:
+                    there = self.add(base, self.mul(k, self.apart[n]))
+                    if n < len(_DIMENSIONS) - 1:
+                        return [over(n + 1, there, carried[0])]
+                    wide = self(f"vector.broadcast {there} : i64 to {ty}")
+                    value = self(f"arith.addi {beside}, {wide} : {ty}")
+                    self.write(value, carried[0], ty, ADDRESS, mask)
+                    return [self.at(carried[0], row)]
+
+                return self.loop(0, w[f"kernel_{_DIMENSIONS[n]}"], 1, [(to, "!llvm.ptr")], tap)[0]
+
+            over(0, base, self.at(table, self.mul(i, ADDRESS)))
+
+        self.repeat(0, w["mr"], lanes, some)
+
+    def _window(self, state: list[str], to: str) -> None:
+        """Store the addresses of one window, from `to` on, a row of a tile apart: zeros' where it reaches beyond x."""
+        w, starts = self.w, self._starts(state)
+
+        def over(n: int, before: str, inside: str, at: str) -> str:
+            """The taps along dimension `n` and those within it; gives where the next address is stored."""
             d = _DIMENSIONS[n]
 
             def tap(k: str, carried: list[str]) -> list[str]:
                 x = self.add(starts[n], self.mul(k, w[f"dilation_{d}"]))
                 flat = self.add(self.mul(before, w[f"input_{d}"]), x)
-                within = inside
-                if inside is not None:
-                    within = self(f"arith.andi {inside}, {self.within(x, w[f'input_{d}'])} : i1")
+                within = self(f"arith.andi {inside}, {self.within(x, w[f'input_{d}'])} : i1")
                 if n < len(_DIMENSIONS) - 1:
                     return [over(n + 1, flat, within, carried[0])]
                 there = self.at(w["x"], self.mul(flat, self.pixel))
-                if within is not None:
-                    there = self(f"arith.select {within}, {there}, {self.zeros} : !llvm.ptr")
+                there = self(f"arith.select {within}, {there}, {self.zeros} : !llvm.ptr")
                 self.line(f"llvm.store {there}, {carried[0]} : !llvm.ptr, !llvm.ptr")
                 return [self.at(carried[0], self.mul(w["mr"], ADDRESS))]
 
             return self.loop(0, w[f"kernel_{d}"], 1, [(at, "!llvm.ptr")], tap)[0]
 
-        def store(inside: str | None) -> None:
-            over(0, image, inside, to)
-
-        self.branch(whole, lambda: store(None), lambda: store(self.const(True, "i1")))
+        over(0, state[0], self.const(True, "i1"), to)
 
     # -- tiles
 

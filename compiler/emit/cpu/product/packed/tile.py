@@ -1,8 +1,8 @@
 """The register tile of a product with a packed weight: rows are read at their addresses, for each position of a kernel.
 
 Nothing of the activation is packed: a product of matrices has one address a row, a convolution one for each
-position of its kernel, where it reads all channels. Sums are made of parts of about 160 products, as those of other
-tiles.
+position of its kernel, where it reads all channels, a depthwise one those of the columns. Sums are made of parts of
+about 160 products, as those of other tiles.
 """
 
 from __future__ import annotations
