@@ -257,8 +257,7 @@ def evaluate(coefficients: Sequence[int | Sequence[int]], n: N) -> int:
 def horner(coefficients: Sequence[int | Sequence[int]], sizes: Sequence[Any]) -> Any:
     """A polynomial's value by the operators of `sizes`, which need not be integers: of n, or of n and m."""
     if not sizes:  # a program of fixed sizes: the polynomial is a number
-        (constant,) = coefficients
-        return constant
+        return coefficients[0] if coefficients else 0  # zero has no coefficients
     size, *inner = sizes
     total: Any = 0
     for c in reversed(

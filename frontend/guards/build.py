@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from gflow.tracing.reads.changes import (
     warn_of_changes,
     warn_of_constants,
 )
-from gflow.tracing.reads.reads import TENSOR_HOOKS, Read, Reads, roots_of
+from gflow.tracing.reads.reads import MISSING, TENSOR_HOOKS, Read, Reads, roots_of
 from gflow.tracing.reads.state import StateGuard, now
 from gflow.tracing.tracer import OUTSIDE
 
@@ -79,7 +79,7 @@ class Reading:
         """After a trace that is given up: put back the Python state that it changed, where the call is then made
         in another way. always: it is, though this was no attempt."""
         if self.live or always:
-            put_back(self.before.found)
+            put_back(self.before.found, self.before.names)
 
     def guard(self, trace: Trace) -> tuple[StateGuard, ArgumentGuard]:
         """The guards of the program that was traced; says what `build()` has changed, and what stays constant.
@@ -104,6 +104,7 @@ class Reading:
         reads = [
             r for r in after.found if r.kind not in ("slot", "size") or id(r.holder) not in own
         ]
+        reads = [*map(_as_before(before), reads)]
         reads += [
             Read("attribute", t, "grad", None, "the .grad of a tensor") for t in trace.ungraded
         ]
@@ -136,6 +137,21 @@ class Reading:
         )
         trace.facts = []  # they would keep the tensors of this call
         return StateGuard(reads, names, list(captured.values()), marks, changes), own_guard
+
+
+def _as_before(before: list[Read]) -> Callable[[Read], Read]:
+    """Of attributes that `build()` itself made, that they were missing: the next call finds them."""
+    names = {id(r.holder): r.value for r in before if r.kind == "names"}
+    missing = {(id(r.holder), r.key) for r in before if r.kind == "missing"}
+
+    def restored(read: Read) -> Read:
+        if read.kind == "names":
+            return read._replace(value=names.get(id(read.holder), read.value) & read.value)
+        if read.kind == "attribute" and (id(read.holder), read.key) in missing:
+            return read._replace(kind="missing", value=MISSING)
+        return read
+
+    return restored
 
 
 def _hooks(tensor: torch.Tensor, path: str) -> Iterator[Read]:

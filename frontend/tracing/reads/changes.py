@@ -39,16 +39,22 @@ def changed(before: Iterable[Read]) -> dict[str, str]:
     return found
 
 
-def put_back(before: Iterable[Read]) -> None:
-    """Give what was read before the value that it had."""
+def put_back(before: Iterable[Read], names: frozenset[str] | set[str]) -> None:
+    """Give what was read before the value that it had. names: attributes that are taken away where they were not."""
     for read in before:
         value = now(read)
+        if read.value is MISSING and value is not MISSING and read.kind == "missing":
+            delattr(read.holder, read.key)
+        if read.kind == "names" and isinstance(read.holder, dict):
+            for name in names & (value - read.value):
+                read.holder.pop(name)
         if read.kind in ("list", "dict"):
             if len(value) == len(read.value) and all(a is b for a, b in zip(value, read.value)):
                 continue
             read.holder.clear()
             if read.kind == "list":
-                read.holder.extend(read.value)
+                ordered = not isinstance(read.holder, set)
+                (read.holder.extend if ordered else read.holder.update)(read.value)
             else:
                 half = len(read.value) // 2
                 read.holder.update(zip(read.value[:half], read.value[half:]))
@@ -65,7 +71,9 @@ def _generator(read: Read) -> random.Random | None:
 
 
 def _assign(read: Read) -> None:
-    if read.kind == "cell":
+    if read.kind == "cell" and read.value is MISSING:
+        del read.holder.cell_contents
+    elif read.kind == "cell":
         read.holder.cell_contents = read.value
     elif read.kind == "attribute":
         setattr(read.holder, read.key, read.value)

@@ -13,6 +13,7 @@ import functools
 import gc
 import inspect
 import sys
+import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -87,8 +88,13 @@ _WRAPPERS = (
 MOST_ITEMS = 10_000
 
 
+#: the value of what is not there
+MISSING = object()
+
+
 class Read(NamedTuple):
-    """One thing that is read. kind: how, see `state`; path: what it is called in messages."""
+    """One thing that is read. kind: how, see `state`; path: what it is called in messages. key: of "names",
+    whether code may read any."""
 
     kind: str
     holder: Any
@@ -101,7 +107,7 @@ def is_plain(value: Any) -> bool:
     """Whether a value is all that there is to know of it."""
     if isinstance(value, (tuple, frozenset)):
         return all(map(is_plain, value))
-    return isinstance(value, _PLAIN)
+    return isinstance(value, _PLAIN) and not hasattr(value, "__dict__")
 
 
 class Reads:
@@ -238,7 +244,7 @@ class Reads:
         for name in list(own):
             if name not in _OF_MODULES and (self.computed or name in self.names):
                 self._item(own, name, f"{path}.{name}")
-        self._add("names", own, None, frozenset(own), path)
+        self._add("names", own, self.computed, frozenset(own), path)
         for kind in HOOKS:
             hooks = own.get(kind)
             if hooks is not None:
@@ -311,7 +317,7 @@ class Reads:
             self._add("attribute", function, name, getattr(function, name), f"{path}.{name}")
         for name, cell in cells:
             part = _contents(cell)
-            if name != "__class__" and part is not _EMPTY:
+            if name != "__class__":
                 self._add("cell", cell, None, part, name)
                 self._visit(part, name)
         for part in (function.__defaults__, function.__kwdefaults__):
@@ -322,11 +328,17 @@ class Reads:
     def _globals(self, code: CodeType, names: dict[str, Any]) -> None:
         """What a function reads from its module."""
         used = names_of(code)
-        asked = used.globals
+        asked, named = used.globals, used.globals
         if not _NAMESPACES.isdisjoint(used.read):  # any of them, by a name that is made
+            named = used.read
             asked |= {
                 n for n, v in names.items() if not (n.startswith("__") or isinstance(v, ModuleType))
             }
+        absent = named.difference(names)
+        if absent and ("absent", id(names), absent) not in self._seen:
+            self._seen["absent", id(names), absent] = None
+            read = functools.partial(names.keys().isdisjoint, absent)
+            self._add("call", read, None, True, f"a global of {names.get('__name__')}")
         for name in asked:
             if name not in names or ("global", id(names), name) in self._seen:
                 continue
@@ -380,6 +392,7 @@ class Reads:
         for name in own:
             if name in self.names and not name.startswith("__"):
                 self._item(own, name, f"{path}.{name}")
+        self._add("names", own, False, frozenset(own), path)
 
     def _container(self, value: Any, path: str) -> None:
         if isinstance(value, dict):
@@ -396,17 +409,21 @@ class Reads:
             kind = "dict" if isinstance(value, dict) else "list"
             self._add(kind, value, None, parts, path)
             if isinstance(value, OrderedDict):  # an order of its own
-                keys = OrderedDict.keys(value)
-                self._add("list", keys, None, tuple(keys), path)
+                order = _Order(value)
+                self._add("list", order, None, tuple(order), path)
             self.reached.append(value)
         for name, part in named:
             self._visit(part, name)
         if type(value) not in (list, tuple, dict, set, frozenset, deque):
             self._attributes(value, path, False)
+            self._class(type(value), path)
 
     def _object(self, value: Any, path: str) -> None:
         kind = type(value)
         root = kind.__module__.partition(".")[0]
+        if isinstance(value, threading.local):
+            self._of_threads(value, path)
+            return
         if root == "torch" and not _is_graph(value):
             self._stateful(value, path)
             return
@@ -417,6 +434,7 @@ class Reads:
         computed = hasattr(kind, "__getattr__") and not _is_graph(value)
         computed |= root in _WRAPPERS
         self._attributes(value, path, computed or self.computed_by_user)
+        self._add("class", value, None, kind, path)
         self._class(kind, path)
 
     def _stateful(self, value: Any, path: str) -> None:
@@ -446,14 +464,30 @@ class Reads:
                     _is_graph(value) and name in _OF_GRAPHS
                 ):
                     self._item(own, name, f"{path}.{name}")
-            self._add("names", own, None, frozenset(own), path)
+            self._add("names", own, all_of_them, frozenset(own), path)
         kind: Any = type(value)
         for name in _slots(kind):
             if all_of_them or name in self.names:
-                part = getattr(value, name, _EMPTY)
-                if part is not _EMPTY:
-                    self._add("attribute", value, name, part, f"{path}.{name}")
-                    self._visit(part, f"{path}.{name}")
+                self._attribute(value, name, f"{path}.{name}")
+
+    def _attribute(self, value: Any, name: str, path: str) -> None:
+        """One that does not stand in a dict, or in none that stays; it may be missing."""
+        part = getattr(value, name, MISSING)
+        if part is MISSING:
+            self._add("missing", value, name, part, path)
+        else:
+            self._add("attribute", value, name, part, path)
+            self._visit(part, path)
+
+    def _of_threads(self, value: threading.local, path: str) -> None:
+        """Attributes that each thread has of its own."""
+        self.reached.append(value)
+        names = None if self.computed_by_user else frozenset(self.names)
+        held = _names_of_thread(value, names)
+        self._add("call", functools.partial(_names_of_thread, value, names), None, held, path)
+        for name in held:
+            self._attribute(value, name, f"{path}.{name}")
+        self._class(type(value), path)
 
     def _runs(self, name: str) -> bool:
         """Whether a method may run though no code names it."""
@@ -469,15 +503,17 @@ class Reads:
         if type(kind) is not type:
             self._class(type(kind), f"type of {path}")
         done: set[str] = set()
+        self._add("attribute", kind, "__mro__", kind.__mro__, kind.__qualname__)
         for base in kind.__mro__:
             if _of_library(base.__module__):
                 continue
+            self._add("names", vars(base), False, frozenset(vars(base)), base.__qualname__)
             for name, part in list(vars(base).items()):
                 if name in _OF_CLASSES or not (name in self.names or self._runs(name)):
                     continue
                 if name in done and "super" not in self.names:
                     continue
-                owner = base if name in done else kind
+                owner = base if name in done else kind  # `super()` finds what this class hides
                 done.add(name)
                 where = f"{owner.__qualname__}.{name}"
                 if _is_stable(part):
@@ -485,7 +521,6 @@ class Reads:
                 self._visit(part, where)
 
 
-_EMPTY = object()
 #: what PyTorch keeps at tensors
 OF_TENSORS = {"_is_param", *TENSOR_HOOKS, "_gflow_dynamic"}
 #: names by which code looks up globals, and modules
@@ -508,7 +543,7 @@ def _contents(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet
-        return _EMPTY
+        return MISSING
 
 
 def _imported(name: str, level: int, names: dict[str, Any]) -> str:
@@ -516,6 +551,31 @@ def _imported(name: str, level: int, names: dict[str, Any]) -> str:
     package = names.get("__package__") or ""
     parts = package.split(".")[: 1 - level or None] if level else []
     return ".".join([*filter(None, parts), *filter(None, [name])])
+
+
+class _Order:
+    """The keys of an ordered dict, as a list that can be given its order again."""
+
+    def __init__(self, held: OrderedDict[Any, Any]) -> None:
+        self.held = held
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(OrderedDict.keys(self.held))
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def clear(self) -> None:
+        """The keys are put back before, with their values."""
+
+    def extend(self, keys: Iterable[Any]) -> None:
+        for key in keys:
+            OrderedDict.move_to_end(self.held, key)
+
+
+def _names_of_thread(value: threading.local, names: frozenset[str] | None) -> frozenset[str]:
+    """The attributes that this thread has there, of those that code names."""
+    return frozenset(vars(value) if names is None else vars(value).keys() & names)
 
 
 @functools.cache

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 import torch
 
-from .reads import Read, is_plain
+from .reads import MISSING, Read, is_plain
 
-MISSING = object()
 _contents = operator.attrgetter("cell_contents")
 _requires_grad = operator.attrgetter("requires_grad")
 
@@ -61,9 +60,14 @@ class StateGuard:
         self._parts = [p for r in lists for p in r.value]
         self._parts += [p for r in dicts for p in r.value[: len(r.value) // 2]]
         self._parts += [p for r in dicts for p in r.value[len(r.value) // 2 :]]
-        sized = by_kind.get("size", []) + by_kind.get("names", [])
-        self._sized = [r.holder for r in sized] + self._lists + self._mappings
-        self._sizes = [*map(len, self._sized)]
+        names, sizes = by_kind.get("names", []), by_kind.get("size", [])
+        self._named = [r.holder for r in names]
+        self._last = [*map(next, map(reversed, self._named), repeat(None))]
+        self._sized = self._named + [r.holder for r in sizes] + self._lists + self._mappings
+        self._sizes = [len(r.value) for r in names] + [r.value for r in sizes]
+        self._sizes += [len(r.value) for r in lists] + [len(r.value) // 2 for r in dicts]
+        missing = by_kind.get("missing", [])
+        self._lacking, self._lacked = [r.holder for r in missing], [r.key for r in missing]
         classes, calls = by_kind.get("class", []), by_kind.get("call", [])
         self._typed, self._types = [r.holder for r in classes], [r.value for r in classes]
         self._calls, self._given = [r.holder for r in calls], [r.value for r in calls]
@@ -82,6 +86,8 @@ class StateGuard:
             return (
                 all(map(same, map(dict.get, self._dicts, self._keys), self._values))
                 and [*map(len, self._sized)] == self._sizes
+                and [*map(next, map(reversed, self._named), repeat(None))] == self._last
+                and not any(map(hasattr, self._lacking, self._lacked))
                 and all(map(same, map(getattr, self._owners, self._attributes), self._held))
                 and all(map(same, map(_contents, self._cells), self._contents))
                 and all(map(same, self._all_parts(), self._parts))
@@ -110,7 +116,7 @@ class StateGuard:
         renewed = []
         for read in self.reads:
             value = self._now(read)
-            if value is MISSING or not self._is_as(read, value):
+            if not self._is_as(read, value):
                 return False
             renewed.append(read._replace(value=value))
         self.reads, self._counted = renewed, self._count()
@@ -121,7 +127,7 @@ class StateGuard:
         """What differs, in words; None if nothing does."""
         for read in self.reads:
             value = self._now(read)
-            if value is MISSING:
+            if value is MISSING and read.value is not MISSING:
                 return f"{read.path} is gone"
             if not self._is_as(read, value):
                 if is_plain(value) and is_plain(read.value) and read.kind in ("item", "cell"):
@@ -131,7 +137,8 @@ class StateGuard:
 
     def _is_as(self, read: Read, value: Any) -> bool:
         if read.kind == "names":  # new ones, unless the code may read them
-            return not any(name in self.names for name in value ^ read.value)
+            differ = value ^ read.value
+            return not differ if read.key else self.names.isdisjoint(differ)
         if read.kind == "hooks":
             return bool(value == read.value)
         if read.kind in ("list", "dict"):
@@ -153,7 +160,7 @@ def now(read: Read) -> Any:
             if type(holder) is dict
             else dict.get(holder, read.key, MISSING)
         )
-    if kind == "attribute":
+    if kind in ("attribute", "missing"):
         return getattr(holder, read.key, MISSING)
     if kind == "cell":
         try:
