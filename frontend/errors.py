@@ -41,3 +41,13 @@ class StateChangedError(GraphError):
 
 class EagerMismatch(GraphError):
     """A step that `config.check_against_eager()` checked is not what eager makes of it."""
+
+
+def mark_traced(error: Exception) -> None:
+    """Note that the author's code, or a library's, raised an error while it was traced."""
+    error.__dict__["_gflow_traced"] = True
+
+
+def is_traced(error: Exception) -> bool:
+    """Whether an error was raised by code that was traced, and not by a program that ran."""
+    return "_gflow_traced" in error.__dict__

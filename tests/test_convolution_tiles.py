@@ -57,7 +57,7 @@ class Infer(flow.nn.Graph):
 @pytest.mark.parametrize("frozen", [False, True])
 def test_beside_float64(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chooser, "own_is_faster", lambda *_: True)
-    monkeypatch.setattr(races, "measure", lambda *_: {"panels": 1.0, "blas": 2.0})
+    monkeypatch.setattr(races.Races, "measure", lambda *_: {"panels": 1.0, "blas": 2.0})
     torch.manual_seed(0)
     module = Convolutions().eval().requires_grad_(False)
     inputs = [torch.randn(2, c, 13, 15) for c, *_ in CASES]

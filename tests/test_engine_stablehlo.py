@@ -64,8 +64,9 @@ def test_every_op_has_a_case() -> None:
 
 
 def test_share_of_the_dialect() -> None:
-    form = FORMS["stablehlo"]
-    assert len(set(OPS) - set(NOWHERE) - set(form.without)) >= 0.95 * len(OPS)
+    """Of the ops that a graph has where engines and files take it: `gflow-pack-weights` runs later."""
+    form, ops = FORMS["stablehlo"], set(OPS) - {"packed_product"}
+    assert len(ops - set(NOWHERE) - set(form.without)) >= 0.95 * len(ops)
 
 
 def test_interpreter() -> None:

@@ -452,3 +452,39 @@ def test_shapes_of_arguments_that_a_refused_piece_changes() -> None:
     assert torch.equal(flow.compile(step)(*ours), step(*eager))
     assert ours[0].shape == eager[0].shape == (5, 5)
     assert torch.equal(ours[1], eager[1])
+
+
+def test_a_function_that_differs_where_it_is_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    """As attention masks of LongT5: made in eager mode only, and needed by what follows."""
+
+    def function(x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        if mask is None and not torch.compiler.is_compiling():
+            mask = torch.full((x.shape[-1],), 2.0)
+        return x * mask.reshape(-1)  # type: ignore[union-attr]
+
+    compiled = flow.compile(function)
+    for n in range(3):
+        x = torch.full((4,), float(n), requires_grad=True)
+        compiled(x).sum().backward()
+        torch.testing.assert_close(x.grad, torch.full((4,), 2.0))
+    assert "'NoneType' object has no attribute 'reshape'" in caplog.text
+    with pytest.raises(AttributeError, match="no attribute 'reshape'"):
+        flow.compile(function, fullgraph=True)(torch.ones(4))
+
+
+def test_errors_of_a_function_are_those_of_eager_mode() -> None:
+    seen = []
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen.append(x.shape)
+        if len(x) > 3:
+            raise KeyError("too long")
+        return x @ y
+
+    compiled = flow.compile(function)
+    with pytest.raises(RuntimeError, match=r"size mismatch|inconsistent tensor size"):
+        compiled(torch.ones(2), torch.ones(3))
+    with pytest.raises(KeyError, match="too long"):
+        compiled(torch.ones(4), torch.ones(4))
+    assert compiled(torch.ones(3), torch.ones(3)).item() == 3
+    assert seen == [(2,), (4,), (3,)]

@@ -493,13 +493,18 @@ def test_the_time_and_files_are_told_of(ask: Callable[[], float]) -> None:
     write(1.0)
     with pytest.warns(UserWarning, match=r"test_hidden_state.py|calls .*\(\)\. It runs once"):
         nn.Graph.trace(lambda x: x * ask())(torch.ones(1))
-    call, got = flow.compile(lambda x: x * ask()), []
-    for n in range(3):
-        write(n + 2.0)
-        got.append(call(torch.ones(1, dtype=torch.float64)).item())
-    assert len(set(got)) == 3
     for file in (_FILE, _FILE.with_suffix(".pt")):
         file.unlink()
+
+
+def test_the_time_and_files_are_asked_for_at_each_call_of_a_function() -> None:
+    call, got = flow.compile(lambda x: x * float(_FILE.read_text()) + time.perf_counter()), []
+    for n in range(3):
+        _FILE.write_text(str(n * 1e9))
+        got.append(call(torch.ones(1, dtype=torch.float64)).item())
+    assert [round(value / 1e9) for value in got] == [0, 1, 2]
+    assert len({value % 1e9 for value in got}) == 3
+    _FILE.unlink()
 
 
 @pytest.mark.parametrize(

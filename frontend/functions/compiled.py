@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from gflow.call.plans.compilations import Recompiles
 from gflow.call.signature import Parameters
 from gflow.call.watchers import is_building
-from gflow.errors import GraphError, GraphInputError, GraphTraceError
+from gflow.errors import GraphError, GraphInputError, GraphTraceError, is_traced
 from gflow.lowering.dtypes import LoweringError
 from gflow.nn.graph import Graph
 from gflow.tracing.context.location import here
@@ -108,6 +108,14 @@ class _Program(Graph):
         return self._target(*args, **kwargs)
 
 
+class _Raised(Exception):
+    """The function raised an error while it was traced."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class _Runner:
     """Chooses between a program without gradients, a pair of programs with them, and a split."""
 
@@ -136,17 +144,29 @@ class _Runner:
             run = self._gradients() if gradients else self.program
             return run(*args, **kwargs)
         except (GraphError, Undivided, LoweringError, *UNTRACED) as error:
-            problem = (
-                error  # of TorchDynamo: a function that PyTorch compiles by itself, as `scan` does
-            )
-        except RuntimeError as error:
+            # of TorchDynamo: a function that PyTorch compiles by itself, as `scan` does
+            problem: Exception = error
+        except Exception as error:
             # traced arguments are leaves, which autograd lets nothing update
-            if "a leaf Variable that requires grad" not in str(error) or not _has_history(
-                args, kwargs
-            ):
+            if "a leaf Variable that requires grad" in str(error) and _has_history(args, kwargs):
+                problem = Undivided("an argument that is updated in place")
+            elif is_traced(error) and not self.whole:
+                problem = _Raised(error)
+            else:
                 raise
-            problem = Undivided("an argument that is updated in place")
+        if isinstance(problem, _Raised):
+            return self._by_itself(args, kwargs, gradients, problem.error)
         return self._divided(args, kwargs, gradients, problem)
+
+    def _by_itself(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool, error: Exception
+    ) -> Any:
+        """A call whose function raised an error while it was traced: what it is called with may be wrong, which eager
+        mode says itself, or it looks whether it is compiled (`torch.compiler.is_compiling`), and cannot be."""
+        result = self.target(*args, **kwargs)
+        self._pieces().because_of(error)
+        self._by_dynamo.add(gradients)
+        return result
 
     def explain_recompiles(self) -> Recompiles:
         """Of both kinds of calls, in the order in which they were compiled."""

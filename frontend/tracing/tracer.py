@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from gflow.errors import GraphError, GraphTraceError
+from gflow.errors import GraphError, GraphTraceError, mark_traced
 
 from .context.collector import collector_paused
 from .context.location import Locator, here, user_line
@@ -117,6 +117,7 @@ def _located(locator: Locator) -> Iterator[None]:
             error.add_note(note)
         elif error.args and isinstance(error.args[0], str):  # Python 3.10
             error.args = (f"{error.args[0]}\n{note}", *error.args[1:])
+        mark_traced(error)
         raise
 
 
