@@ -257,12 +257,12 @@ def evaluate(coefficients: Sequence[int | Sequence[int]], n: N) -> int:
 def horner(coefficients: Sequence[int | Sequence[int]], sizes: Sequence[Any]) -> Any:
     """A polynomial's value by the operators of `sizes`, which need not be integers: of n, or of n and m."""
     if not sizes:  # a program of fixed sizes: the polynomial is a number
-        return coefficients[0] if coefficients else 0  # zero has no coefficients
+        (constant,) = coefficients or (0,)  # zero has no coefficients
+        return constant
     size, *inner = sizes
     total: Any = 0
-    for c in reversed(
-        coefficients
-    ):  # numbers that are traced pass for integers, and are not asked for their value
+    for c in reversed(coefficients):
+        # numbers that are traced pass for integers, and are not asked for their value
         own = c if type(c) is int else horner(c, inner)  # type: ignore[arg-type]
         if type(total) is not int:
             total = total * size

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+
+import pytest
+import torch
 
 from benchmarks.workloads.third_party import declare_torchvision_ops
 
@@ -13,3 +17,12 @@ os.environ.setdefault("GFLOW_CACHE", "0")
 os.environ.setdefault("GFLOW_PROGRESS", "0")
 
 declare_torchvision_ops()
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """TorchDynamo without programs, before and after a test; random numbers from seed 0."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

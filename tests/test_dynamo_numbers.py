@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,11 +17,7 @@ X = torch.linspace(-2, 2, 12).reshape(3, 4)
 INTS = torch.arange(-6, 6)
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def programs(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -92,3 +88,10 @@ def test_kernels_with_rules_of_their_own() -> None:
         fill(X, 300)
     with pytest.raises(RuntimeError, match=r"int8_t without overflow|int8 cannot hold"):
         constant(X)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x, n: (INTS << n, INTS >> n), lambda x, n: (x[n:], x.sum() + (n << 2))]
+)
+def test_shifts(function: Callable[[Tensor, int], Any]) -> None:
+    check(function, (0, 1, 2, 3))

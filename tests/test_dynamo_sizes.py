@@ -17,13 +17,7 @@ import gflow.dynamo.backend  # noqa: F401
 from gflow.tracing.data.sizes import Domain, Fixed, Narrower
 from gflow.tracing.dispatch.symbols.size_expressions import Formulas
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 class Compilations(logging.Handler):

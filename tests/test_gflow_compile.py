@@ -14,12 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import gflow as flow
 
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Any:
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 class Net(nn.Module):

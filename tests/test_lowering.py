@@ -164,6 +164,23 @@ def test_integer_semantics() -> None:
     check(lambda x: (x + 250, x.sum(), x.float().mean()), torch.tensor([1, 200], dtype=torch.uint8))
 
 
+@pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("target", [torch.uint8, torch.uint16, torch.uint32, torch.uint64])
+def test_floats_as_unsigned_integers(source: torch.dtype, target: torch.dtype) -> None:
+    ends = [2.0**n for n in range(8 * target.itemsize)]
+    x = torch.tensor([-1.0, -200.0, 0.7, *ends, *(1.9 * end for end in ends)]).to(source)
+
+    @compiled(fullgraph=True)
+    def casts(x: Tensor, made: Tensor) -> list[Tensor]:
+        return [x.to(target), made.copy_(x), x[-1].to(target) + torch.zeros(1, dtype=target)]
+
+    made = torch.zeros(len(x), dtype=target)
+    first, copied, last = casts(x, made)
+    for found in (first, copied, made):
+        assert found.equal(x.to(target))
+    assert last.equal(first[-1:])
+
+
 def test_special_float_values() -> None:
     x = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0, -0.0, 1.5])
     y = torch.tensor([2.0, -3.0, 1.0, 0.0, 5.0, 0.0])

@@ -16,11 +16,7 @@ import gflow as flow
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Any:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def _cond(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -8,17 +8,13 @@ Other errors, of gflow's inside, keep all frames, and so does every error with `
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from types import TracebackType
 
-import torch
-
 from gflow.errors import GraphError
-from gflow.tracing.context.location import is_user_code
+from gflow.tracing.context.location import is_user_code, owner_of
 
 #: how a line begins with which a program says where in the author's code an error comes from
 _PLACE = "\n  at "
-_PYTORCH = str(Path(torch.__file__).parent) + os.sep
 
 
 def without_internals(error: BaseException) -> BaseException:
@@ -48,7 +44,7 @@ def _is_explained(error: Exception) -> bool:
 
 def _is_of_pytorch(frames: list[TracebackType]) -> bool:
     """Whether an error was raised in PyTorch's own files, and not by a defect of gflow's."""
-    return bool(frames) and frames[-1].tb_frame.f_code.co_filename.startswith(_PYTORCH)
+    return bool(frames) and owner_of(frames[-1].tb_frame.f_code.co_filename) == "torch"
 
 
 def _frames(trace: TracebackType | None) -> list[TracebackType]:

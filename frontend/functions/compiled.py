@@ -108,14 +108,6 @@ class _Program(Graph):
         return self._target(*args, **kwargs)
 
 
-class _Raised(Exception):
-    """The function raised an error while it was traced."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 class _Runner:
     """Chooses between a program without gradients, a pair of programs with them, and a split."""
 
@@ -140,6 +132,7 @@ class _Runner:
             return self._with_state(args, kwargs)
         if gradients in self._by_dynamo:
             return self._pieces()(args, kwargs)
+        raised = False  # an error of the function's own
         try:
             run = self._gradients() if gradients else self.program
             return run(*args, **kwargs)
@@ -151,11 +144,11 @@ class _Runner:
             if "a leaf Variable that requires grad" in str(error) and _has_history(args, kwargs):
                 problem = Undivided("an argument that is updated in place")
             elif is_traced(error) and not self.whole:
-                problem = _Raised(error)
+                problem, raised = error, True
             else:
                 raise
-        if isinstance(problem, _Raised):
-            return self._by_itself(args, kwargs, gradients, problem.error)
+        if raised:
+            return self._by_itself(args, kwargs, gradients, problem)
         return self._divided(args, kwargs, gradients, problem)
 
     def _by_itself(

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from gflow.tracing.context.location import is_user_code
 from gflow.tracing.reads.reads import OF_ALL_MODULES, Reads
 from gflow.tracing.reads.state import StateGuard
 
@@ -155,11 +155,10 @@ def _in_our_words(record: logging.LogRecord) -> bool:
 
 
 def _has_run(error: BaseException) -> bool:
-    """Whether some of a target may have run before TorchDynamo raised an error: a frame that is neither of PyTorch nor
-    of gflow led to it."""
-    trace, own = error.__traceback__, (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    """Whether some of a target may have run before TorchDynamo raised an error: a frame of the user's led to it."""
+    trace = error.__traceback__
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith((*own, "<")):
+        if is_user_code(trace.tb_frame.f_code):
             return True
         trace = trace.tb_next
     return False

@@ -20,7 +20,7 @@ from .growth import environment, grow
 from .program import WIDER, Program, TensorSpec, dtype_of, source
 from .settings import PIPELINES
 from .sizes import VARYING, at_call, varying
-from .tensors import memory, view, widened
+from .tensors import default_dtype, memory, view, widened
 
 Tensor = torch.Tensor
 
@@ -89,16 +89,6 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 Step = Callable[[Sequence[Tensor]], "list[Tensor]"]
@@ -328,7 +318,7 @@ def run(
     """
     seen = Seen()
     grad = program.settings.grad
-    with _quiet(), _default_dtype(torch.float64 if wider else torch.float32):
+    with _quiet(), default_dtype(torch.float64 if wider else torch.float32):
         with torch.set_grad_enabled(grad):
             instance = _instance(program, wider)
             held: list[tuple[int, list[Tensor], list[Tensor]]] = []

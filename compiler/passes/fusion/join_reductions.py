@@ -322,8 +322,8 @@ class _Region:
 
 def _build_rows(
     body: Body, r: Op, columns: Sequence[_Columns], length: int
-) -> dict[ir.Operation, ir.Value]:
-    """The kernel of rows with the partial sums of columns; the partial sums by the reduction they are for."""
+) -> dict[ir.Value, ir.Value]:
+    """The kernel of rows with the partial sums of columns; the partial sums by the result that they are for."""
     given = {v: c.o.op.results[c.o.results.index(v)] for c in columns for v in c.gives}
     joined = {r.index, *(c.o.index for c in columns)}
     returned = set(body.returned)
@@ -333,12 +333,11 @@ def _build_rows(
     more = [c.o.op.operands[c.o.operands.index(v)] for c in columns for v in _needed(c)]
     operands = [v for v in (*r.op.operands, *more) if v not in own]
     shape = (-(-TensorType(columns[0].space[:-1], "i1").numel // length), columns[0].space[-1])
-    reduces = [op for c in columns for op in c.sums]
-    outputs: list[tuple[TensorType, ir.Value | ir.Operation]] = []
-    outputs += [(type_of(v), v) for v in kept]
-    outputs += [(TensorType(shape, "f32"), op) for op in reduces]
+    sums: list[ir.Value] = [op.results[0] for c in columns for op in c.sums]
+    outputs = [(type_of(v), v) for v in kept]
+    outputs += [(TensorType(shape, "f32"), v) for v in sums]
     outputs.sort(key=lambda out: str(out[0]))
-    summed: dict[ir.Value | ir.Operation, ir.Value] = {}
+    summed: dict[ir.Value, ir.Value] = {}
     location = ir.Location.fused([r.op.location, *(c.o.op.location for c in columns)])
     with ir.InsertionPoint(r.op), location:
         region = _Region("row", operands, [t for t, _ in outputs])
@@ -358,17 +357,19 @@ def _build_rows(
                 for op in c.sums:
                     with op.location:
                         attrs = {"run": length}
-                        summed[op] = builder.build("partial_sums", [known[op.operands[0]]], attrs)
+                        summed[op.results[0]] = builder.build(
+                            "partial_sums", [known[op.operands[0]]], attrs
+                        )
             made = region.inside | summed
             builder.build_op("yield", [made[key] for _, key in outputs], {}, [])
     results = {key: v for (_, key), v in zip(outputs, region.op.results)}
     for v in kept:
         v.replace_all_uses_with(results[v])
-    return {op: results[op] for op in reduces}
+    return {v: results[v] for v in sums}
 
 
 def _build_columns(
-    columns: Sequence[_Columns], sums: dict[ir.Operation, ir.Value], before: ir.Operation
+    columns: Sequence[_Columns], sums: dict[ir.Value, ir.Value], before: ir.Operation
 ) -> None:
     """What follows the sums, as one kernel over the partial sums."""
     outputs: list[tuple[TensorType, ir.Value, ir.Value]] = []
@@ -381,7 +382,7 @@ def _build_columns(
         used = {v for op in c.after for v in op.operands}
         used |= {y for n, y in zip(c.o.results, end.operands) if n in c.sums_to}
         operands += [v for a, v in zip(arguments, c.o.op.operands) if a in used]
-        operands += [sums[op] for op in c.sums]
+        operands += [sums[op.results[0]] for op in c.sums]
     outputs.sort(key=lambda out: str(out[0]))
     locations = [c.o.op.location for c in columns]
     location = locations[0] if len(locations) == 1 else ir.Location.fused(locations)
@@ -395,7 +396,7 @@ def _build_columns(
                     with op.location:
                         attrs = {**read(OPS["reduce"], op.attributes), "dims": (0,)}
                         known[op.results[0]] = builder.build(
-                            "reduce", [region.inside[sums[op]]], attrs
+                            "reduce", [region.inside[sums[op.results[0]]]], attrs
                         )
                 for op in c.after:
                     region.clone(op, known)

@@ -193,10 +193,21 @@ def to_copy(em: Emitter, x: Value, **options: Any) -> Value:
         raise Unsupported("the meta device")
     if dtype is None:
         return x
-    target = mlir_dtype(dtype)
-    if is_float(x.dtype) and target.startswith("u"):
-        return em.convert(em.convert(x, "i64"), target)  # negative floats wrap, as a C cast of ATen
-    return em.convert(x, target)
+    return _cast(em, x, mlir_dtype(dtype))
+
+
+def _cast(em: Emitter, x: Value, dtype: str) -> Value:
+    """A conversion by the rules of ATen's C casts: a negative float wraps around where it becomes unsigned. What the
+    other signed type cannot hold is undefined in C, and as on x86 here: zero from ui16 on."""
+    if not is_float(x.dtype) or not dtype.startswith("u"):
+        return em.convert(x, dtype)
+    signed = em.convert(x, "i32" if dtype == "ui16" else "i64")
+    if dtype == "ui64":
+        # i64 ends at 2^63: what lies above is shifted into it, and back by an addition that wraps around
+        wide = x.compute()
+        above = em.convert(wide - 2.0**63, "i64") + -(2**63)
+        signed = em.select(wide.ge(2.0**63), above, signed)
+    return em.convert(signed, dtype)
 
 
 @lowers("prims.convert_element_type")
@@ -225,12 +236,12 @@ def copy(em: Emitter, x: Value, source: Any, non_blocking: bool = False) -> Valu
         raise Unsupported("complex numbers")
     if not isinstance(source, Value):
         return em.full(source, x.shape, x.dtype)
-    return em.broadcast(em.convert(source, x.dtype), x.shape)
+    return em.broadcast(_cast(em, source, x.dtype), x.shape)
 
 
 @lowers("aten.fill")
 def fill(em: Emitter, x: Value, value: Any) -> Value:
     """`value` with the shape and dtype of `x`."""
     if isinstance(value, Value):
-        return em.broadcast(em.convert(value, x.dtype), x.shape)
+        return em.broadcast(_cast(em, value, x.dtype), x.shape)
     return em.full(value, x.shape, x.dtype)

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from weakref import WeakKeyDictionary
@@ -62,6 +63,12 @@ def owner_of(file: str) -> str:
 def is_user_code(code: CodeType) -> bool:
     """Whether code is outside of torch, gflow and the standard library."""
     return owner_of(code.co_filename) == "user"
+
+
+@cache
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to an installed library."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 def user_frame(depth: int = 1) -> tuple[str, int]:

@@ -16,7 +16,6 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Literal
 
@@ -24,7 +23,7 @@ import torch
 
 from gflow.errors import GraphTraceError
 
-from .location import here, owner_of, user_frame
+from .location import here, is_installed, owner_of, user_frame
 
 Kind = Literal["time", "random", "state", "file"]
 #: what `watched_calls` tells: the name of a function that is called, and what it answers
@@ -41,7 +40,6 @@ _NOW: dict[type, tuple[str, ...]] = {
 }
 #: methods of generators that draw nothing
 _STATE = {"seed", "getstate", "setstate", "get_state", "set_state"}
-_INSTALLED = {"site-packages", "dist-packages"}
 #: modules of the standard library that read files or numbers for purposes of their own
 _FOR_THEMSELVES = {
     "ctypes", "encodings", "gettext", "importlib", "inspect", "linecache", "locale", "logging", "multiprocessing",
@@ -187,7 +185,7 @@ def _own() -> Iterator[dict[str, Any]]:
         file = getattr(module, "__file__", None)
         if not isinstance(module, ModuleType) or not isinstance(file, str):
             continue
-        if owner_of(file) == "user" and _INSTALLED.isdisjoint(Path(file).parts):
+        if owner_of(file) == "user" and not is_installed(file):
             yield vars(module)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -141,19 +140,6 @@ def _line(instruction: Any, line: int) -> int:
     if number is None and type(instruction.starts_line) is int:
         number = instruction.starts_line
     return line if number is None else number
-
-
-_installed: dict[str, bool] = {}  # by file: equal code may stand in several
-
-
-def is_installed(code: CodeType) -> bool:
-    """Whether code belongs to an installed library."""
-    file = code.co_filename
-    known = _installed.get(file)
-    if known is None:
-        parts = Path(file).parts
-        known = _installed[file] = "site-packages" in parts or "dist-packages" in parts
-    return known
 
 
 def is_library(code: CodeType) -> bool:

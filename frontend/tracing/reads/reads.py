@@ -29,9 +29,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gflow.tracing.context.location import is_installed
 from gflow.tracing.program.unwrapped import unwrapped
 
-from .names import is_installed, is_library, names_of, read_names
+from .names import is_library, names_of, read_names
 from .settings import cleared_of, is_iterator, settings, value_of
 
 _PLAIN = (
@@ -159,7 +160,7 @@ class Reads:
         self.names = set().union(*map(read_names, self.codes)) | _ALWAYS
         computing = [c for c in self.codes if not is_library(c) and names_of(c).computed]
         self.computed = bool(computing)
-        self.computed_by_user = not all(map(is_installed, computing))
+        self.computed_by_user = not all(is_installed(code.co_filename) for code in computing)
 
     def _add(self, kind: str, holder: Any, key: Any, value: Any, path: str) -> None:
         self.found.append(Read(kind, holder, key, value, path))
@@ -310,7 +311,7 @@ class Reads:
                 if callable(part) and not isinstance(part, type):
                     self._visit(part, getattr(part, "__name__", name), root)
             return
-        if is_installed(code) and not root and code not in self.codes:
+        if is_installed(code.co_filename) and not root and code not in self.codes:
             return
         self.codes.setdefault(code, function.__globals__)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):

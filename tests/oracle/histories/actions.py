@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
+from ..tensors import default_dtype
 from .nets import (
     BLOCKS,
     WIDTH,
@@ -20,7 +21,6 @@ from .nets import (
     Recurrent,
     Statistics,
     Style,
-    default_dtype,
 )
 from .session import action, number
 from .world import NotThere, World

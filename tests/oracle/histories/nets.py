@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +12,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.utils.checkpoint import checkpoint
+
+from ..tensors import default_dtype
 
 Tensor = torch.Tensor
 
@@ -288,16 +289,6 @@ class Net(nn.Module):
             new = block(x)
             x = x + 0.5 * new if self.residual else new
         return self.head(x) * self.gain + self.offset
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def make_net(blocks: Sequence[str], seed: int, dtype: torch.dtype) -> Net:
