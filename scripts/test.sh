@@ -11,6 +11,7 @@ set -uo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 gflow_env test || exit 1
 cd "$GFLOW_ROOT"
+unset PYTHONDONTWRITEBYTECODE # hundreds of processes that tests start share what one has parsed
 
 marks=(-m "not sweep")
 [ "${1:-}" = "--fast" ] && marks=(-m "not slow and not sweep")

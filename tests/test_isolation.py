@@ -203,6 +203,13 @@ from gflow.errors import GraphTraceError
 if "loaded" in sys.argv:
     import torch._dynamo
 
+class Plain(flow.nn.Graph):
+    def build(self, x):
+        return x.sin()
+
+Plain()(torch.ones(3))
+assert ("torch._dynamo.convert_frame" in sys.modules) == ("loaded" in sys.argv)
+
 class Branch(flow.nn.Graph):
     def build(self, x):
         import gflow_late_module  # keeps what it finds
@@ -225,12 +232,13 @@ assert torch.compile(asks, backend="eager", fullgraph=True)(torch.zeros(2)).toli
 
 @pytest.mark.parametrize("dynamo", ["loaded", "not loaded"])
 def test_dynamo_that_is_first_used_while_a_graph_is_traced(dynamo: str, tmp_path: Path) -> None:
-    """Neither it nor a module that is imported then keeps a function that was replaced for the trace."""
+    """Neither it nor a module that is imported then keeps a function that was replaced for the trace. A program that
+    needs none of it does not load it, while its progress is shown."""
     (tmp_path / "gflow_late_module.py").write_text("from torch.compiler import is_compiling\n")
     root = _CHECK.parents[1]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _DYNAMO, dynamo],
         capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{tmp_path}"},
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{tmp_path}", "GFLOW_PROGRESS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+from gflow.tracing.context.threads import BESIDE
 from gflow.tracing.context.watch import Watcher
 
 #: builds that are done sooner show nothing
@@ -48,7 +49,7 @@ class Progress(Watcher):
 
     def _start_timer(self, seconds: float) -> None:
         self._timer = threading.Timer(seconds, self._show)
-        self._timer.daemon = True
+        self._timer.name, self._timer.daemon = BESIDE, True
         self._timer.start()
 
     def phase(self, name: str, detail: str = "") -> None:

@@ -180,16 +180,13 @@ class Search:
         if all(self.changed[v] <= self.seen[o] for v in around):
             return False
         self.seen[o] = self.exchanged
-        options = self.options(o)
-        before = self.chosen[o]
-        if len(options) == 1 and options[0] == before:
+        before, asked = self.chosen[o], self._is_asked(o)
+        options = [c for c in self.options(o) if c != before and (asked or not c.splits)]
+        if not options:
             return False
         best, least = before, sum(map(self._sent, around)) + self._price(o, before)
-        asked = self._is_asked(o)
         self._drop(o)
         for choice in options:
-            if choice == before or (not asked and choice.splits):
-                continue
             self._take(o, choice)
             cost = sum(map(self._sent, around)) + self._price(o, choice)
             if cost < least - 1e-12 or o in self.p.follows:

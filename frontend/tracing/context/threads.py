@@ -14,6 +14,8 @@ from typing import Any
 #: what is replaced now: (owner, name, the original or _MISSING, the replacement), the oldest first
 _active: list[tuple[Any, str, Any, Any]] = []
 _MISSING = object()
+#: the name of threads of gflow's own that run beside a trace and import nothing
+BESIDE = "gflow: progress"
 
 
 def here_only(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:

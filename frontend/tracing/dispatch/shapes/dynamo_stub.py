@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ...context.threads import originals
+from ...context.threads import BESIDE, originals
 
 _NAME = "torch._dynamo"
 
@@ -98,9 +98,11 @@ def _compiles_with_originals() -> Iterator[None]:
 def light_dynamo() -> Iterator[None]:
     """Within, `import torch._dynamo.config` loads that module alone, unless Dynamo is loaded.
 
-    Where other threads run, Dynamo is loaded: one of them may import it, or a part of it, at any moment.
+    Where threads run that are not gflow's own, Dynamo is loaded: one of them may import it, or a part of it, at any
+    moment.
     """
-    if _NAME in sys.modules or threading.active_count() > 1:
+    threads = [thread for thread in threading.enumerate() if thread.name != BESIDE]
+    if _NAME in sys.modules or len(threads) > 1:
         importlib.import_module(_NAME)  # waits for a thread that has begun to
         with _compiles_with_originals():
             yield
