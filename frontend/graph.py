@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .amp import StaticGradScaler
-from .call.first_step import FirstStep
+from .call.first_step import FirstStep, Setup
 from .call.gradients import read_gradient
 from .call.graph_state import GraphState
 from .call.plans.plan import Plan
@@ -228,6 +228,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, Programs, RuntimeState, Shar
         hooked = state is not None and has_hooks(state.optimizers)
         if state is not None and hooked:
             check_hooks(state.optimizers, state.scaler)
+            state.call.hooked = Setup(state.optimizers, state.scaler)
             run_hooks(state.optimizers[0], after=False)
         call, plan, first = self._program(args, kwargs)
         state = self._state
@@ -329,6 +330,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, Programs, RuntimeState, Shar
                 optimizers = self._state.optimizers
                 if hooked := has_hooks(optimizers):
                     check_hooks(optimizers, self._state.scaler)
+                    call.hooked = Setup(optimizers, self._state.scaler)
                     run_hooks(optimizers[0], after=False)
                 result = self._first_step(first, hooked)
             elif plan is not None:
@@ -363,7 +365,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, Programs, RuntimeState, Shar
         """Finish a call that an exception has ended, or put back what it had begun."""
         state: GraphState | None = self.__dict__.get("_state")
         if state is not None:
-            state.call.settle(error)
+            state.call.settle(error, whole=True)
 
     def _first_step(self, first: FirstStep, hooked: bool) -> Any:
         """Take what was computed on copies for this call's."""

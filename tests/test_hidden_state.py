@@ -839,3 +839,18 @@ def test_the_state_of_the_generator_is_an_error() -> None:
     for _ in range(2):
         torch.testing.assert_close(call(torch.ones(1)), read(torch.ones(1)))
         torch.rand(1000)
+
+
+def test_a_refused_call_changes_no_state() -> None:
+    """What is refused after the trace has not run: neither has the Python code in it."""
+    seen = {"calls": 0, "scale": 2.0}
+
+    @flow.nn.Graph.trace
+    def graph(x: torch.Tensor) -> torch.Tensor:
+        seen["calls"] = 7
+        x.mul_(seen["scale"])
+        return x + 1
+
+    with pytest.raises(flow.GraphError, match="one in memory"):
+        graph(torch.ones(1, 3).expand(2, 3))
+    assert seen["calls"] == 0

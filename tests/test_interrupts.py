@@ -85,7 +85,7 @@ def test_signals(kind: str) -> None:
 def test_the_harness_finds_torn_states(monkeypatch: pytest.MonkeyPatch) -> None:
     from gflow.call.transaction import Call
 
-    monkeypatch.setattr(Call, "settle", lambda self, error: None)
+    monkeypatch.setattr(Call, "settle", lambda self, error, whole=False: None)
     graph, x = prepared("adam", 2)
     with at_line(0, call_path) as seen:
         graph(x)

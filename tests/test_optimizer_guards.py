@@ -581,6 +581,20 @@ def test_hooks_that_cannot_run_outside(hook: Any, match: str) -> None:
     torch.testing.assert_close(model.state_dict(), before)
 
 
+def test_a_call_that_fails_undoes_hooks() -> None:
+    """Those before the step run before the program; in eager mode, what fails in the forward ends before them."""
+    model = make_model()
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    graph = Train(model, optimizer)
+    x, y = batches(1)[0]
+    optimizer.register_step_pre_hook(lambda o, a, k: o.param_groups[0].update(lr=0.5))
+    with pytest.raises(RuntimeError):
+        graph(x, y[:1, :1].expand(7, 7))
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    graph(x, y)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
 # keys of groups
 
 

@@ -183,7 +183,7 @@ def test_buffers_and_parameters() -> None:
         found, wanted = graph(x), want(x)
         torch.testing.assert_close([*found], [w.detach() for w in wanted])
         assert found[0] is mine.total
-        assert not found[2].requires_grad
+        assert found[2] is mine.weight
         for parts in (found, wanted):
             parts[1].mul_(2)
             parts[2].detach().add_(1)
@@ -210,3 +210,18 @@ def test_the_first_step_of_a_graph() -> None:
         assert bias.data_ptr() == model.bias.data_ptr()
     assert x[1].eq(3).all()
     assert x[0].eq(0).all()
+
+
+def test_a_parameter_is_itself() -> None:
+    """Also after it got other memory, or another type: a leaf has no history that a result could not have."""
+    layer = torch.nn.Linear(3, 3)
+    graph = _Calls(lambda x: (layer.weight, layer.weight[0], x, x * layer.weight))
+    x = torch.ones(3, 3, requires_grad=True)
+    later = x * 1
+    for given in (x, later):
+        weight, row, same, product = graph(given)
+        assert weight is layer.weight
+        assert (same is given) == given.is_leaf
+        assert not any(t.grad_fn for t in (weight, row, same, product))
+    layer.weight.data = torch.zeros(3, 3)
+    assert not weight.any()

@@ -357,7 +357,7 @@ def make_first_step(
             i.value: leaves[at[i.value]] if i.tensor is None else i.tensor
             for i in needed.trace.inputs
         }
-        values = with_views(values, views, lambda value: given[value].detach())
+        values = with_views(values, views, given.__getitem__)
     outputs = unflatten(trace, values)
     updates = [(t, v) for n, v in now.items() if (t := trace.inputs[n].tensor) is not None]
     active = scaler if prepare(scaler, parameters) else None

@@ -247,7 +247,7 @@ class Programs:
                 plan = compile_plan(traced.trace, call, options, traced.timings)
                 plan.guard, plan.given = reading.guard(plan.trace)
         except Exception as error:
-            reading.undo(always=isinstance(error, SizeDecides))
+            reading.undo(always=is_refusal(error))
             if attempt and (traced is None or is_refusal(error)):
                 # what the author's code raises of a size that is no int may be anything
                 raise NoRange(error) from error

@@ -42,17 +42,19 @@ def with_views(
     results: Sequence[torch.Tensor],
     views: Sequence[ResultView],
     argument: Callable[[TraceValue], torch.Tensor],
+    histories: bool = False,
 ) -> list[torch.Tensor]:
     """The results of a call, with those that are views as such. Each has the gradient that the result has.
 
-    argument: the tensor that the call got, or the program holds, for an input of the trace.
+    argument: the tensor that the call got, or the program holds, for an input of the trace. histories: whether results
+        may have a `grad_fn`; what has none is the argument itself, a parameter as well.
     """
     found = list(results)
     for view in views:
         result = found[view.output]
         base = found[view.base] if view.argument is None else argument(view.argument)
         if view.whole:
-            found[view.output] = base
+            found[view.output] = base if histories or base.is_leaf else base.detach()
             continue
         plain = base.detach() if base.requires_grad else base
         seen = view.of(plain)

@@ -73,7 +73,8 @@ class Call:
     """The calls of one graph, of which one runs at a time.
 
     steps: how many have taken place. setup: what undoes the first state of optimizers, until a step has been
-    made from it; drop: forgets the program that was compiled for it. broken: why no call can be made.
+    made from it; drop: forgets the program that was compiled for it. hooked: what undoes the changes of hooks that run
+    before the step. broken: why no call can be made.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Call:
     called: bool = False
     setup: Setup | None = None
     drop: Callable[[], None] = lambda: None
+    hooked: Setup | None = None
     broken: str = ""
     _run: Run | None = None
     _goal: int = 0
@@ -100,7 +102,7 @@ class Call:
 
     def finish(self) -> None:
         """The run has taken place. Given up in the middle, it can be done again."""
-        self.setup = None
+        self.setup = self.hooked = None
         self.called = True
         self.steps = self._goal
         if self.schedulers:
@@ -120,8 +122,9 @@ class Call:
             before = None
             self._scheduled = (k + 1, None)
 
-    def settle(self, error: BaseException) -> None:
-        """After an exception: finish the call, or put back what it had begun."""
+    def settle(self, error: BaseException, whole: bool = False) -> None:
+        """After an exception: finish the call, or put back what it had begun. whole: the call ends, so that what hooks
+        before the step have changed is put back, too."""
         with held():
             run = self._run
             if isinstance(run, FirstStep) and run.begun and not run.done:
@@ -134,6 +137,9 @@ class Call:
             else:
                 if self.setup is not None and self.setup.undo():
                     self.drop()
+                if whole and self.hooked is not None:
+                    self.hooked.undo()
+                    self.hooked = None
                 if isinstance(error, HalfDone):
                     self.broken = str(error)
             self.setup = self._run = None

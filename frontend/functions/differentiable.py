@@ -164,7 +164,7 @@ class Differentiable(Graph):
             held: dict[TraceValue, Any] = {i.value: i.tensor for i in inputs}
             held |= {inputs[at].value: call.leaves[leaf] for at, leaf in plan.input_slots}
             views = views_of(plan.result_views, plan.dynamic, call.leaves)
-            results = with_views(results, views, held.__getitem__)
+            results = with_views(results, views, held.__getitem__, histories=True)
         order = iter(results)
         return tree_unflatten([next(order) if is_ else x for is_, x in zip(tensors, plain)], spec)
 

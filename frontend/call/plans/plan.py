@@ -192,10 +192,7 @@ class Plan:
         if self.trace.result_views:
 
             def argument(value: TraceValue) -> torch.Tensor:
-                tensor: torch.Tensor = given[self.positions[value]]
-                return (
-                    tensor.detach() if tensor.requires_grad else tensor
-                )  # results have no history
+                return given[self.positions[value]]
 
             views = views_of(self.trace.result_views, self.dynamic, leaves)
             results = with_views(results, views, argument)
