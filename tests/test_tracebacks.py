@@ -12,8 +12,7 @@ import torch
 import gflow as flow
 from gflow import nn
 from gflow.tracing.context import location
-from gflow.tracing.context.location import is_user_code
-from gflow.tracing.reads.names import is_installed
+from gflow.tracing.context.location import is_installed, is_user_code
 
 
 class Wrong(nn.Module):
@@ -127,7 +126,7 @@ def test_a_copy_of_a_librarys_file_is_the_authors_code(tmp_path: Path) -> None:
     assert library == mine
     assert not is_user_code(library)
     assert is_user_code(mine)
-    assert is_installed(library) != is_installed(mine)
+    assert is_installed(library.co_filename) != is_installed(mine.co_filename)
 
 
 def test_packages_whose_files_are_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
