@@ -18,7 +18,7 @@ from gflow.compiler.kernel.blocks import Blocks, Problem
 from gflow.compiler.kernel.contest import Contest
 from gflow.compiler.kernel.selection.choice import Choice
 from gflow.compiler.kernel.selection.cpu import blocking, chooser
-from gflow.compiler.targets.processors import PROCESSORS, Processor
+from gflow.compiler.targets.processors import PROCESSORS, Measured, Processor, measured_here
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import KernelStep, Program, processor
@@ -243,8 +243,8 @@ def test_races(isa: str, faster: str) -> None:
         torch.testing.assert_close(*found, rtol=1e-4, atol=1e-3)
         return {name: 1.0 + (name != faster) for name in programs()}
 
-    case = make("product", [Arg((256, 200)), Arg((200, 300)), Arg((300,))], lambda x, y, z: [
-        b("add", b("matmul", x, y), spread(z, (256, 300), 1))])  # fmt: skip
+    case = make("product", [Arg((512, 200)), Arg((200, 300)), Arg((300,))], lambda x, y, z: [
+        b("add", b("matmul", x, y), spread(z, (512, 300), 1))])  # fmt: skip
     pipeline = PIPELINE.format(isa=isa).replace(" blas=false", "")
     options = CompileOptions(
         pipeline=pipeline, threads=2, blas=True, racing=Racing(measure, "here")
@@ -261,7 +261,7 @@ def test_races(isa: str, faster: str) -> None:
 
 def test_a_race_that_other_work_disturbs(isa: str) -> None:
     """The model's choice stays, and the program says so."""
-    case = make("product", [Arg((256, 200)), Arg((200, 300))], lambda x, y: [b("matmul", x, y)])
+    case = make("product", [Arg((512, 200)), Arg((200, 300))], lambda x, y: [b("matmul", x, y)])
     options = CompileOptions(
         pipeline=PIPELINE.format(isa=isa).replace(" blas=false", ""), threads=2, blas=True,
         racing=Racing(lambda what, programs: {}, "here"),
@@ -325,7 +325,7 @@ def test_measured_products_decide_alike_ones(
         return {"panels": 1.0, "blas": ratio}
 
     sizes = (320, 256, 224, 208)
-    case = make("product", [Arg((256, 200)), *(Arg((200, n)) for n in sizes)], lambda x, *ys: [
+    case = make("product", [Arg((512, 200)), *(Arg((200, n)) for n in sizes)], lambda x, *ys: [
         b("matmul", x, y) for y in ys])  # fmt: skip
     options = CompileOptions(
         pipeline=PIPELINE.format(isa=isa).replace(" blas=false", ""),
@@ -339,6 +339,42 @@ def test_measured_products_decide_alike_ones(
     assert asked == ready[:measured], "what runs is prepared before"
     assert "x320 " in asked[0], "the largest is measured first"
     assert program.ir.count(f'kind = "{kind}"') == program.ir.count('tuned = "here"') == len(sizes)
+
+
+@pytest.mark.parametrize(
+    ("products", "measured", "kind"),
+    [((2.0, 2.0), 0, "panels"), ((0.2, 0.3), 0, "blas"), ((0.2, 2.0), 1, "panels")],
+)
+def test_processors_of_the_table_measure_what_it_leaves_open(
+    isa: str, products: tuple[float, float], measured: int, kind: str
+) -> None:
+    asked: list[str] = []
+
+    def measure(what: str, programs: Callable[[], Mapping[str, Program]]) -> dict[str, float]:
+        asked.append(what)
+        return {"panels": 1.0, "blas": 2.0}
+
+    case = make("product", [Arg((512, 200)), Arg((200, 320))], lambda x, y: [b("matmul", x, y)])
+    row = Measured("GenuineIntel", 6, frozenset({1}), isa, 2, products, True)
+    options = CompileOptions(
+        pipeline=PIPELINE.format(isa=isa).replace(" blas=false", ""), threads=2, blas=True,
+        racing=Racing(measure, "here", known=lambda level, threads: row),
+    )  # fmt: skip
+    with CONTEXT:
+        program = compile_module(case.module, options)
+    assert len(asked) == len(program.races) == measured
+    assert f'kind = "{kind}"' in program.ir
+
+
+def test_rows_of_the_table_are_for_their_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "identity", lambda: ("GenuineIntel", 6, 207))
+    assert measured_here("x86-64-v4", 2) is not None
+    assert measured_here("x86-64-v4", 64) is None, "more threads than were measured"
+    assert measured_here("x86-64-v3", 2) is None
+    monkeypatch.setattr(processor, "identity", lambda: ("GenuineIntel", 6, 85))
+    assert measured_here("x86-64-v4", 2) is None
+    monkeypatch.setattr(processor, "identity", lambda: ("AuthenticAMD", 26, 2))
+    assert measured_here("x86-64-v4", 1) is not None
 
 
 def test_small_products_are_not_raced() -> None:

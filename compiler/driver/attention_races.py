@@ -40,6 +40,9 @@ def race_attentions(function: func.FuncOp, racing: Racing, threads: int, isa: st
     names = {f"gflow.{name}" for name in NEEDED}
     if all(o.operation.name not in names for o in function.regions[0].blocks[0].operations):
         return []
+    known = racing.known(isa, threads)
+    if known is not None and known.attention:
+        return []
     body = lives_at_entry(function).body
     times: dict[AttentionContest, Mapping[str, float]] = {}
     found = []

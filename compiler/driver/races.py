@@ -1,9 +1,9 @@
 """Timed comparison of gflow's own CPU products with the BLAS.
 
-`gflow-select-kernels` chooses by a cost model. Where times can be measured, the driver compares both ways for some
-milliseconds, the largest product first. The ratio of measured to modelled speedup corrects the model for the other
-products, and those that the corrected model does not decide are measured as well, after one compilation for all of
-them. The faster way is written into the op:
+`gflow-select-kernels` chooses by a cost model. Where times can be measured, the driver corrects the model by the ratio
+of measured to modelled speedup. The table of processors has this ratio for some (`targets/processors.py`: `Measured`).
+On others, both ways run for some milliseconds, the largest product first. Products that the corrected model does
+not decide are measured as well, after one compilation for all of them. The faster way is written into the op:
 
 {kind = "blas"}    →    {kind = "panels", tile = array<i64: 8, 48, 384>, …, tuned = "AMD EPYC"}
 """
@@ -18,13 +18,12 @@ from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func
 from gflow.dialects.program import Program, Race
 
-from ..emit.cpu.product.race import programs
 from ..kernel.contest import Contest
 from ..kernel.selection.choice import choice_of
 from ..kernel.selection.cpu.blocking import FEW_ROWS, cut, speedup
 from ..kernel.selection.select import contests_of, decided
 from ..memory.liveness import lives_at_entry
-from ..targets.processors import PROCESSORS, Processor
+from ..targets.processors import PROCESSORS, Measured, Processor
 
 #: what the ways are called in reports
 _NAMES = {"panels": "own", "blas": "BLAS"}
@@ -35,11 +34,18 @@ _SURE = 1.25
 #: way that is predicted to be this much faster is at most some percent slower.
 _SURE_OF_ONE = 1.6
 
+#: by how much a way may be slower at most that is taken without a race, where the processor is in the table
+_TOLERATED = 1.1
+
 #: equivalent programs by name
 Ways = Callable[[], Mapping[str, Program]]
 #: seconds of each program, empty where other work on the machine would decide; the text names the comparison, and is
 #: the key of its stored result
 Measure = Callable[[str, Ways], Mapping[str, float]]
+
+
+def _not_known(level: str, threads: int) -> None:
+    return None
 
 
 def _nothing(races: Sequence[tuple[str, Ways]]) -> None:
@@ -51,12 +57,13 @@ class Racing:
     """How kernels are measured.
 
     measure: see `Measure`. device: the machine's name in reports. prepare: called with all comparisons that come next,
-    so that their kernels are compiled together.
+    so that their kernels are compiled together. known: by level and number of threads, what was measured beforehand.
     """
 
     measure: Measure
     device: str
     prepare: Callable[[Sequence[tuple[str, Ways]]], None] = _nothing
+    known: Callable[[str, int], Measured | None] = _not_known
 
 
 @dataclass
@@ -111,7 +118,16 @@ class _Contests:
     def _sure(self, contest: Contest) -> bool | None:
         """Whether gflow's own kernel is faster, by the corrected model; None where that does not decide."""
         modelled = self._modelled(contest)
-        if modelled is None or not self.errors:
+        if modelled is None:
+            return None
+        known = self.racing.known(self.processor.name, self.threads)
+        if known is not None:
+            low, high = known.products
+            if modelled * low >= 1 / _TOLERATED:
+                return True
+            if modelled * high <= _TOLERATED:
+                return False
+        if not self.errors:
             return None
         least = _SURE if len(self.errors) > 1 else _SURE_OF_ONE
         if modelled * min(self.errors) >= least:
@@ -120,6 +136,9 @@ class _Contests:
 
     def _race(self, contest: Contest) -> tuple[str, Ways]:
         """What is compared, as `Measure` has it."""
+        # start-up: most compilations compare nothing
+        from ..emit.cpu.product.race import programs
+
         short = contest.shorter()
         blocks = cut(self.processor, short, self.threads)
         return (

@@ -112,6 +112,46 @@ class Common:
 
 ANY = Common()
 
+
+@dataclass(frozen=True)
+class Measured:
+    """What comparisons of gflow's kernels with PyTorch's libraries found on a processor (`compiler/driver/races.py`).
+    They are not repeated there.
+
+    Attributes:
+        vendor, family, models: the processor's identity (CPUID); of no models, all of the family.
+        level: the instruction sets that the kernels used. threads: up to how many were measured.
+        products: the least and the largest ratio of measured to modelled speedup of products over the BLAS.
+        attention: whether attention was faster than ATen's in every case.
+    """
+
+    vendor: str
+    family: int
+    models: frozenset[int]
+    level: str
+    threads: int
+    products: tuple[float, float]
+    attention: bool
+
+
+#: Emerald Rapids: the products of the benchmarks that the model takes to be faster (40 on one thread, 6 on two). Zen 5:
+#: `docs/decisions.md`.
+_MEASURED = (
+    Measured("GenuineIntel", 6, frozenset({207}), "x86-64-v4", 2, (0.5, 0.8), False),
+    Measured("AuthenticAMD", 26, frozenset(), "x86-64-v4", 2, (1.5, 2.5), True),
+)
+
+
+def measured_here(level: str, threads: int) -> Measured | None:
+    """The row of the machine at hand for kernels of a level; None if it was not measured with as many threads."""
+    vendor, family, model = processor.identity()
+    for row in _MEASURED:
+        same = (row.vendor, row.family, row.level) == (vendor, family, level)
+        if same and threads <= row.threads and (not row.models or model in row.models):
+            return row
+    return None
+
+
 _STRIPS = ((8, 3), (7, 3), (6, 4), (8, 2), (7, 2), (12, 2), (8, 1), (4, 3), (4, 4), (1, 4), (2, 4))
 
 #: by level, the highest first

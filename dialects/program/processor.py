@@ -29,6 +29,19 @@ def processor() -> str:
 
 
 @cache
+def identity() -> tuple[str, int, int]:
+    """The processor's vendor, family and model (CPUID), as Linux lists them; ("", 0, 0) where it does not."""
+    found = {}
+    for line in _processor_lines():
+        name, _, value = line.partition(":")
+        found[name.strip()] = value.strip()
+    try:
+        return found["vendor_id"], int(found["cpu family"]), int(found["model"])
+    except (KeyError, ValueError):
+        return "", 0, 0
+
+
+@cache
 def features() -> frozenset[str]:
     """The processor's instruction sets."""
     for line in _processor_lines():

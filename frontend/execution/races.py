@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from gflow.compiler.driver.races import Racing, Ways
+from gflow.compiler.targets.processors import measured_here
 from gflow.dialects.program import Argument, Program
 from gflow.dialects.program.processor import processor
 from gflow.runtime.cpu import jit
@@ -42,7 +43,7 @@ _known: dict[tuple[str, int], dict[str, float]] = {}
 def racing() -> Racing:
     """Measuring on this machine, for one compilation."""
     races = Races()
-    return Racing(races.measure, _device(), races.prepare)
+    return Racing(races.measure, _device(), races.prepare, measured_here)
 
 
 @cache

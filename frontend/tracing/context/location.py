@@ -4,6 +4,7 @@ backward op comes from (by the autograd node's sequence number)."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import sys
@@ -37,18 +38,32 @@ _OWN_DIRS = tuple(
 )
 _PYTORCH = str(_folder("torch")) + os.sep
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).resolve().parent) + os.sep
+#: where PyTorch's files are found, before links are followed
+_PYTORCH_AS_IMPORTED = str(Path(torch.__file__).parent) + os.sep
 #: by file: code objects of two files are equal where they read alike and begin at one line, as in a copied library
 _owners: dict[str, str] = {}
+
+
+_resolved_folder = functools.cache(os.path.realpath)
+
+
+def _resolved(file: str) -> str:
+    """A file's path without links; those of its folder are followed once for all of its files."""
+    if Path(file).is_symlink():
+        return str(Path(file).resolve())
+    folder, name = os.path.split(file)
+    return f"{_resolved_folder(folder)}{os.sep}{name}"
 
 
 def owner_of(file: str) -> str:
     """Whose code a file has: "gflow", "torch", "standard" (Python's library) or "user", everybody else's."""
     owner = _owners.get(file)
     if owner is None:
-        path = str(Path(file).resolve())
+        # most modules of a process are PyTorch's: following the links of each would take 0.2 s of a first call
+        path = file if file.startswith(_PYTORCH_AS_IMPORTED) else _resolved(file)
         if path.startswith(_OWN_DIRS):
             owner = "gflow"
-        elif path.startswith(_PYTORCH):
+        elif path.startswith((_PYTORCH, _PYTORCH_AS_IMPORTED)):
             owner = "torch"
         elif file.startswith("<frozen") or (
             path.startswith(_STANDARD_LIBRARY) and "site-packages" not in path
@@ -66,6 +81,7 @@ def is_user_code(code: CodeType) -> bool:
 
 
 @cache
+@functools.cache
 def is_installed(file: str) -> bool:
     """Whether a file belongs to an installed library."""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
