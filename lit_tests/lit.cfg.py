@@ -1,6 +1,6 @@
 """How lit runs the tests of this folder: `lit lit_tests`.
 
-`%gflow-opt` is this environment's gflow-opt; FileCheck comes with the triton wheel.
+`%gflow-opt` is this environment's gflow-opt, or the command GFLOW_LIT_OPT; FileCheck comes with the triton wheel.
 """
 
 import importlib.util
@@ -31,7 +31,10 @@ config.test_exec_root = os.environ.get(  # noqa: F821
 config.environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")  # noqa: F821
 config.environment["PYTHONDONTWRITEBYTECODE"] = ""  # noqa: F821
 config.substitutions += [  # noqa: F821
-    ("%gflow-opt", f"{sys.executable} -m gflow.compiler.tools.opt"),
+    (
+        "%gflow-opt",
+        os.environ.get("GFLOW_LIT_OPT", f"{sys.executable} -m gflow.compiler.tools.opt"),
+    ),
     ("FileCheck", find_filecheck()),
     ("%python", sys.executable),
 ]

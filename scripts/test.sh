@@ -38,12 +38,13 @@ browser() {
     timeout 240 sh -c 'apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium' \
         > /dev/null 2>&1 || echo "no chromium: the tests that need a browser are skipped"
 }
-browser
+browser &
 
 check "ruff format" ruff format --check .
 check "ruff lint" ruff check .
 check "types" python scripts/typecheck.py
 
+wait # for the browser
 log="$(mktemp)"
 trap 'rm -f "$log"' EXIT
 # a worker for each core; a file's tests share what they set up, so they stay together

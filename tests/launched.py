@@ -6,31 +6,41 @@ went wrong in each check.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
-import gflow as flow
+from warm import Server
+
+
+@functools.cache
+def _server() -> Server:
+    """What ranks import, imported once."""
+    modules = ["torch._dynamo", "torch.distributed.fsdp", "gflow.nn.graph", "gflow.lowering"]
+    server = Server([*modules, "gflow.execution.executor", "gflow.compiler"], OMP_NUM_THREADS="1")
+    atexit.register(server.close)
+    return server
+
+
+def start(program: ModuleType, *arguments: object) -> subprocess.Popen[str]:
+    """A process of one rank that runs a program's file."""
+    return subprocess.Popen(
+        _server().command(str(program.__file__), *map(str, arguments)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
 
 
 def run_ranks(program: ModuleType, tmp_path: Path, world: int, checks: list[str]) -> None:
     """Run checks of a program on so many ranks; all must be good on all of them."""
-    root = Path(flow.__file__).parent.parent
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    path = str(program.__file__)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, path, str(rank), str(world), str(tmp_path / "store"), *checks],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(world)
-    ]
+    store = tmp_path / "store"
+    ranks = [start(program, rank, world, store, *checks) for rank in range(world)]
     try:
         outputs = [r.communicate(timeout=240) for r in ranks]
     finally:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import faulty_ranks
 import pytest
 import torch
-
-import gflow as flow
+from launched import start
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
@@ -26,19 +22,7 @@ _PATIENCE = 240
 
 def run(store: str, faulty: int, cases: list[str]) -> list[dict[str, str | None]]:
     """Run cases on two ranks; returns each rank's errors by case, of a rank that was killed those before."""
-    root = Path(flow.__file__).parent.parent
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(Path(faulty_ranks.__file__))]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), store, str(faulty), *cases],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(2)
-    ]
+    ranks = [start(faulty_ranks, rank, store, faulty, *cases) for rank in range(2)]
     try:
         outputs = [r.communicate(timeout=_PATIENCE) for r in ranks]
     finally:

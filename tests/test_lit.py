@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+from warm import Server
 
 from gflow.compiler.driver.pass_manager import our_passes
 from gflow.dialects.ops import OPS
@@ -17,10 +20,15 @@ LIT_TESTS = Path(__file__).resolve().parent.parent / "lit_tests"
 def test_lit_suite_passes(tmp_path: Path) -> None:
     code = "import sys; from lit.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "-v", "-j2", str(LIT_TESTS)]
-    environment = {"GFLOW_LIT_OUTPUT": str(tmp_path)}
+    server = Server(["gflow.compiler.tools.opt"])
+    environment = {
+        "GFLOW_LIT_OUTPUT": str(tmp_path),
+        "GFLOW_LIT_OPT": shlex.join(server.command("gflow.compiler.tools.opt")),
+    }
     done = subprocess.run(
         command, text=True, capture_output=True, check=False, env={**os.environ, **environment}
     )
+    server.close()
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import restart_ranks
-from launched import run_ranks
+from launched import run_ranks, start
 from restart_ranks import SAVED, STEPS, Train, batch, compare, net
 from test_data_parallel import needs_gloo
 from torch import nn
@@ -21,18 +18,7 @@ pytestmark = needs_gloo
 
 def killed(folder: Path, how: str) -> None:
     """Two ranks train, save, and are killed in a later step."""
-    root = Path(flow.__file__).parent.parent
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    program = [sys.executable, str(restart_ranks.__file__)]
-    ranks = [
-        subprocess.Popen(
-            [*program, str(rank), "2", str(folder / "store"), f"start {how}"],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(2)
-    ]
+    ranks = [start(restart_ranks, r, 2, folder / "store", f"start {how}") for r in range(2)]
     try:
         for each in ranks:
             assert each.stdout is not None
