@@ -40,6 +40,7 @@ from .distributed.agreement import agree
 from .distributed.groups import Groups
 from .distributed.pieces import any_held, gather, piece_of
 from .distributed.steps import CollectiveCall, InFlight, ShardCall, WaitCall
+from .engines.base import EngineCode
 from .engines.step import EngineCall
 from .frames import Frame
 from .interrupts import HalfDone, held
@@ -110,6 +111,7 @@ class Executable:
         arguments = [*enumerate(program.arguments)]
         self._divided = [i for i, a in arguments if a.pieces is not None]
         self._wholes = [i for i, a in arguments if a.pieces is None]
+        self._compiled: dict[int, EngineCode] = {}  # by other engines, for all sizes
         self._frames: OrderedDict[N, Frame] = OrderedDict()
         self._pooled: OrderedDict[N, Frame] = OrderedDict()  # those with result buffers
         self._bound = True  # what is written of addresses fits together
@@ -120,8 +122,8 @@ class Executable:
 
     # -- set-up
 
-    def _host_step(self, step: Step) -> HostStep:
-        """A step that the host runs, bound from now on."""
+    def _host_step(self, n: N, step: Step) -> HostStep:
+        """A step that the host runs in calls of size `n`, bound from now on."""
         call: HostStep
         if isinstance(step, CollectiveStep):
             call = CollectiveCall(step, self._groups, self._flying)
@@ -130,7 +132,7 @@ class Executable:
         elif isinstance(step, ShardStep):
             call = ShardCall(step, self._groups)
         elif isinstance(step, EngineStep):
-            call = EngineCall(step)
+            call = EngineCall(step, n, self._compiled)
         elif isinstance(step, AtenStep):
             call = AtenCall(step)
         else:
@@ -141,7 +143,8 @@ class Executable:
         """What runs calls of size `n`."""
         if self.program.size is not None:
             check(self.program.size, n)
-        frame = Frame(self.program, self._code.at(n), n, self._host_step, self.constants)
+        host_step = partial(self._host_step, n)
+        frame = Frame(self.program, self._code.at(n), n, host_step, self.constants)
         if len(self._frames) >= _FRAMES:
             dropped, oldest = self._frames.popitem(last=False)
             self._pooled.pop(dropped, None)

@@ -133,7 +133,7 @@ def compile_programs(
     """As `compile_module`, with the prologue that `gflow-freeze` may have split off.
 
     Raises:
-        CompileError: a module has a size, but no twin, or the target or the engine has static sizes alone.
+        CompileError: a module has a size, but no twin, or the target has static sizes alone.
     """
     symbol = symbol_of(module.operation)
     if symbol is None:
@@ -146,12 +146,6 @@ def compile_programs(
         raise CompileError(
             f"the module has a size, {symbol} (gflow.dynamic_dim); for {options.target} sizes must be "
             "static so far"
-        )
-    if options.passes.engine:
-        raise CompileError(
-            f"the module has a size, {symbol} (gflow.dynamic_dim); {options.passes.engine} compiles "
-            "programs of static sizes alone: leave dynamic_dim() out, and each size gets a program of its own, or "
-            "switch the engine off"
         )
     with guesses() as first:
         made = _compile(module, options)

@@ -16,10 +16,12 @@ def region(b: Placement, o: Op) -> None:
     from ..engines.forms import region_code
 
     engine = ir.StringAttr(o.op.attributes["engine"]).value
+    code, numbers = region_code(engine, o.op)
     b.steps.append(
         EngineStep(
             engine,
-            packed(region_code(engine, o.op)),
+            packed(code),
+            numbers,
             tuple(b.ref(v) for v in o.operands),
             tuple(b.ref(r) for r in o.results),
             b.label(o),

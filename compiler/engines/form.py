@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gflow.compiler.ir.errors import CompileError
 from gflow.dialects.attributes import read
+from gflow.dialects.extents import current, varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
+from gflow.dialects.ops.compute import conv_dims
 from gflow.dialects.ops.distribution import COLLECTIVE, SHARD, START, WAIT
 from gflow.dialects.ops.structure import ENGINE, ENGINE_YIELD
 from gflow.dialects.types import COMPLEX, TensorType, type_of
@@ -126,7 +129,7 @@ class Form:
             if ty.dtype not in self.dtypes:
                 kind = "complex numbers" if ty.dtype in COMPLEX else ty.dtype
                 return f"{self.name} has no {kind}"
-        if refused := self.refuse(call):
+        if refused := self.refuse(call) or _needs_fixed(call):
             return refused
         if call.name in INLINE or self.has(call) or decomposes(call):
             return ""
@@ -146,3 +149,20 @@ def decomposes(call: Call) -> bool:
     if call.name in functions.FUNCTIONS:
         return functions.applies(call.name, (call.operands or call.results)[0].dtype)
     return call.name in DECOMPOSITIONS
+
+
+_POOLS = ("avg_pool", "avg_pool_grad", "max_pool", "max_pool_grad")
+
+
+def _needs_fixed(call: Call) -> str:
+    """Why an op has no form while its sizes vary (`gflow.dialects.extents`); "" if it has."""
+    if current() is None:
+        return ""
+    if call.name in _POOLS:
+        dims = conv_dims(call.attrs["layout"], call.type.rank)[2]
+        shapes = [ty.shape for ty in (call.operands[0], call.type)]
+        if any(varies(shape[d]) for shape in shapes for d in dims):
+            return "windows over a dimension that varies have no form for engines"
+    if call.name == "partial_sums" and varies(math.prod(call.operands[0].shape[:-1])):
+        return "runs of rows whose number varies have no form for engines"
+    return ""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gflow.dialects.extents import current
 from gflow.dialects.mlir import ir
 
 from .form import ON_RANKS, Form
 from .onnx.openvino import FORM as OPENVINO
 from .onnx.rows import FORM as ONNX
+from .sizes import marked
 from .stablehlo.rows import FORM as STABLEHLO
 
 FORMS: dict[str, Form] = {"stablehlo": STABLEHLO, "onnx": ONNX}
@@ -31,8 +33,9 @@ def form_of(engine: str) -> Form:
     return _NARROWER.get(engine) or FORMS[READS[engine]]
 
 
-def region_code(engine: str, op: ir.Operation) -> bytes:
-    """A `gflow.engine` region as a file that its engine compiles.
+def region_code(engine: str, op: ir.Operation) -> tuple[bytes, tuple[int, ...]]:
+    """A `gflow.engine` region as a file that its engine compiles, and what is put into the file for each size: numbers
+    that vary, of a text with `{k}` in the place of the k-th one.
 
     Raises:
         EngineError: it has ops that the form has not.
@@ -41,8 +44,12 @@ def region_code(engine: str, op: ir.Operation) -> bytes:
         # start-up: one writer is loaded
         from .onnx.write import write_region as write_onnx
 
-        return write_onnx(op, bytes_for_bools=engine == "openvino")
+        return write_onnx(op, bytes_for_bools=engine == "openvino"), ()
     # start-up: one writer is loaded
     from .stablehlo.write import portable, write_region
 
-    return portable(write_region(op))
+    module = write_region(op)
+    if current() is None:
+        return portable(module), ()
+    text, numbers = marked(str(module))
+    return text.encode(), numbers

@@ -16,6 +16,7 @@ from gflow.dialects.mlir import PassManager, func, ir
 from gflow.dialects.program import KERNEL_LOWERING, KernelStep, Program
 
 from ..driver.pipeline_text import nearest
+from ..ir.dynamic_sizes import sized
 from ..kernel.selection.choice import selected_for
 from ..memory.planned import NotPlanned, PlanReading, read_plan
 from ..reports.timeline import StepOnRanks, mesh_with, step_on_ranks
@@ -258,7 +259,8 @@ def stablehlo(module: ir.Operation, options: EmitOptions) -> str:
     from ..engines.stablehlo.write import write_function
 
     try:
-        written = [write_function(f, checks=True) for f in functions(module)]
+        with sized(module):
+            written = [write_function(f, checks=True) for f in functions(module)]
     except EngineError as error:
         raise EmitError(str(error)) from None
     return "\n".join(str(w.module) for w in written)
@@ -280,7 +282,9 @@ def onnx(module: ir.Operation, options: EmitOptions) -> str:
     from onnx import printer
 
     try:
-        return printer.to_text(write_function(functions(module)[0], checks=True).model) + "\n"
+        with sized(module):
+            model = write_function(functions(module)[0], checks=True).model
+        return printer.to_text(model) + "\n"
     except EngineError as error:
         raise EmitError(str(error)) from None
 

@@ -95,11 +95,13 @@ class AtenStep:
 class EngineStep:
     """Have another engine run a part of the program. All inputs are read before the first output is written.
 
-    engine: its name. code: what it compiles, base64 of the zlib-compressed file in its form.
+    engine: its name. code: what it compiles, base64 of the zlib-compressed file in its form. numbers: of a program
+    with a size, what is put into the code for each size, which is then a text for `str.format`.
     """
 
     engine: str
     code: str
+    numbers: tuple[int, ...]
     inputs: tuple[TensorRef, ...]
     outputs: tuple[TensorRef, ...]
     label: str

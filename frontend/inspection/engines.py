@@ -20,8 +20,8 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class EngineRegion:
-    """A part of the program that an engine runs: its ops, and the bytes that it reads and writes. What it writes is
-    copied once, since engines give results in memory of their own."""
+    """A part of the program that an engine runs: its ops, and the bytes that it reads and writes, at the largest size
+    where sizes vary. XLA gives results in memory of its own, so what it writes is copied once."""
 
     engine: str
     ops: int
@@ -77,8 +77,8 @@ def engines_text(regions: Sequence[EngineRegion], stayed: Sequence[Stayed]) -> s
     lines = []
     for r in regions:
         lines.append(
-            f"By {r.engine}: {r.ops} ops as one step, which reads {byte_text(r.read)} in place and copies "
-            f"{byte_text(r.written)} of results."
+            f"By {r.engine}: {r.ops} ops as one step, which reads {byte_text(r.read)} in place and "
+            f"{'copies' if r.engine == 'xla' else 'writes in place'} {byte_text(r.written)} of results."
         )
     if not regions:
         lines.append("By other engines: nothing.")

@@ -20,6 +20,7 @@ from gflow.call.plans.plan import Plan
 from gflow.compiler.driver.pass_manager import run_pipeline
 from gflow.compiler.driver.pipelines import export_pipeline
 from gflow.compiler.engines.form import EngineError
+from gflow.compiler.ir.dynamic_sizes import sized
 from gflow.compiler.ir.modules import entry_function
 from gflow.dialects.mlir import func
 from gflow.errors import GraphError
@@ -42,7 +43,7 @@ def export_for_engines(graph: Any, path: Path, form: str) -> None:
         )
     state = graph._checked()
     plans = plans_of(state)
-    plan = at_its_size(plans[0])
+    plan = plans[0] if form in SIZED else at_its_size(plans[0])
     trace = plan.trace
     if trace.parts is not None:
         raise GraphError(
@@ -52,7 +53,7 @@ def export_for_engines(graph: Any, path: Path, form: str) -> None:
     run_pipeline(module, export_pipeline(plan.compiled.options.passes))
     function = entry_function(module)
     try:
-        with module.context:
+        with module.context, sized(module.operation):
             WRITERS[form](function, plan, path)
     except EngineError as error:
         raise GraphError(f"{trace.name}: {error}") from None
@@ -92,7 +93,7 @@ def tensors_of(plan: Plan) -> dict[str, torch.Tensor]:
     """The program's arguments that a caller does not give, by name."""
     found = {}
     for entry, tensor in zip(plan.trace.inputs, plan.arguments):
-        if entry.value not in plan.trace.input_leaves:
+        if entry.value not in plan.trace.input_leaves and entry.role != "size":
             found[entry.name] = tensor.detach().clone(memory_format=torch.contiguous_format)
     return found
 
@@ -112,3 +113,5 @@ WRITERS: dict[str, Callable[[func.FuncOp, Plan, Path], None]] = {
     "stablehlo": _stablehlo,
     "onnx": _onnx,
 }
+#: forms in which sizes vary; another one is written for the sizes of the latest call
+SIZED = ("onnx",)

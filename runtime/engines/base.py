@@ -100,7 +100,14 @@ class InPlaceCode(EngineCode):
         copies = Copies()
         given = [dense(x, copies) for x in operands]
         places = [separate(place, given) for place in results]
-        own = self.infer(given, places, on_write)
+        # the shape of a result is its place's: of a program with a size the engine has none to tell
+        beside = [
+            torch.empty(wanted.shape, dtype=wanted.dtype)
+            if place is None and wanted is not None
+            else place
+            for place, wanted in zip(places, results)
+        ]
+        own = self.infer(given, beside, on_write)
         self.copies = copies
         return [
             delivered(made, wanted, copies) if place is None else place

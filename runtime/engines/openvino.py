@@ -36,7 +36,9 @@ class OpenVinoCode(InPlaceCode):
         left = {name: n for n, port in enumerate(compiled.inputs) for name in port.names}
         self._inputs = [left.get(name) for name in names]
         self._given = [port.get_element_type() for port in compiled.inputs]
-        self._kinds = [(port.get_element_type(), port.get_shape()) for port in compiled.outputs]
+        self._kinds = [
+            (port.get_element_type(), port.get_partial_shape()) for port in compiled.outputs
+        ]
 
     @classmethod
     def compile(cls, code: bytes) -> OpenVinoCode:
@@ -73,7 +75,7 @@ class OpenVinoCode(InPlaceCode):
             if n is not None:
                 self._request.set_input_tensor(n, self._shared(x, self._given[n]))
         made = [
-            self._tensor(kind, shape) if place is None else self._shared(place, kind)
+            self._tensor(kind, shape.to_shape()) if place is None else self._shared(place, kind)
             for place, (kind, shape) in zip(places, self._kinds, strict=True)
         ]
         for n, own in enumerate(made):

@@ -9,6 +9,7 @@ from gflow.dialects.program import EngineStep, TensorRef
 from gflow.dialects.program.form import unpacked
 
 from ..failures import explain, where
+from ..sizes import fixed
 from ..steps.host_step import HostStep, Locate
 from .base import Copies, EngineCode
 from .load import load_code
@@ -19,10 +20,19 @@ class EngineCall(HostStep):
 
     step: EngineStep
 
-    def __init__(self, step: EngineStep) -> None:
+    def __init__(self, step: EngineStep, n: N, compiled: dict[int, EngineCode]) -> None:
+        """n: the program's size. compiled: code of steps that is the same for all sizes, by the steps' ids."""
         self.step, self.label = step, step.label
         self.to_arguments = any(r.place.space == "arg" for r in step.outputs)
-        self._code: EngineCode = load_code(step.engine, unpacked(step.code))
+        code = compiled.get(id(step))
+        if code is None:
+            given = unpacked(step.code)
+            if step.numbers:
+                given = given.decode().format(*fixed(step.numbers, n)).encode()
+            code = load_code(step.engine, given)
+            if not step.numbers:
+                compiled[id(step)] = code
+        self._code = code
         self._inputs: list[torch.Tensor] = []
         self._outputs: list[torch.Tensor | None] = []
 

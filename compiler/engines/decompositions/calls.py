@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gflow.dialects.aten.calls import decode_call
+from gflow.dialects.extents import at_most
 from gflow.dialects.types import FLOATS, INTEGERS, TensorType
 
 from .functions import wide
@@ -60,7 +61,7 @@ def _running(combine: str, neutral: float) -> Callable[..., Term]:
         dim %= len(x.shape)
         size, by = x.shape[dim], 1
         start = splat(neutral, (), total.dtype)
-        while by < size:
+        while by < at_most(size):
             low = [by if d == dim else 0 for d in range(len(x.shape))]
             before = make("pad", total, start, low=low, high=[0] * len(low)).slice(dim, 0, size)
             total, by = make(combine, total, before), 2 * by

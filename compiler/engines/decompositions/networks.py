@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gflow.dialects.extents import varies
 from gflow.dialects.ops.attention import extras
 from gflow.dialects.ops.compute import conv_dims, kernel_dims
 
@@ -185,7 +186,8 @@ def random(rng: Term, attrs: Attrs) -> Term:
     count = math.prod(shape)
     if count == 0:
         return splat(0, shape, dtype)
-    blocks = -(-count // 4)
+    # a number of blocks that holds for all sizes, where the count varies: those beyond it are not used
+    blocks = count if varies(count) else -(-count // 4)
     seed, offset = (rng.slice(0, i, i + 1).spread((blocks,)) for i in range(2))
     block = iota((blocks,), 0)
     k0, k1 = seed & _LOW, (seed >> 32) & _LOW

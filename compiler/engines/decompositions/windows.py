@@ -17,7 +17,7 @@ from gflow.dialects.ops.compute import conv_dims
 from gflow.dialects.ops.pooling import POSITIONS, pooled_type
 from gflow.dialects.types import FLOATS, UNSIGNED, TensorType
 
-from .terms import Term, make, splat
+from .terms import Term, iota, make, splat
 
 Attrs = dict[str, Any]
 
@@ -257,10 +257,7 @@ def max_pool_grad(dy: Term, positions: Term, attrs: Attrs) -> Term:
         at = _in_plane(at, attrs, sizes)
     planes = dyf.shape[0] * dyf.shape[1]
     per = math.prod(dyf.shape[2:])
-    base = Term(
-        builder.dense(np.arange(planes, dtype=np.int64) * plane, TensorType((planes,), "i64"))
-    )
-    index = at.reshape(planes, per) + base.spread((planes, per), [0])
+    index = at.reshape(planes, per) + iota((planes, per), 0) * plane
     wide = _sum_type(dy.dtype)
     total = make(
         "index_add",

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gflow.dialects.constants import element_bytes, is_splat
+from gflow.dialects.extents import varies
 from gflow.dialects.ops.compute import conv_dims, kernel_dims
 
 from ..decompositions import windows
 from ..form import ON_RANKS, Call, Form, Row
+from ..sizes import is_size
 from .writer import NUMPY, Writer
 
 Names = list[str]
@@ -125,6 +127,9 @@ def _convert(w: Writer, call: Call, names: Names) -> Names:
 def _constant(w: Writer, call: Call, names: Names) -> Names:
     attribute, ty = call.op.attributes["value"], call.type
     data: np.ndarray = np.frombuffer(element_bytes(attribute, ty), NUMPY[ty.dtype])
+    if ty.dtype in ("i64", "i32") and data.size == 1 and is_size(int(data[0])):
+        one = w.reshape(w.cast(w.size(int(data[0])), ty.dtype), [1] * ty.rank)
+        return [one if ty.numel == 1 else w.node("Expand", [one, w.ints(ty.shape)])]
     if is_splat(attribute) and ty.numel > 1:
         one = w.constant(data[:1].reshape([1] * ty.rank))
         return [w.node("Expand", [one, w.ints(ty.shape)])]
@@ -135,9 +140,9 @@ def _iota(w: Writer, call: Call, names: Names) -> Names:
     shape, dim, dtype = call.type.shape, call.attrs["dim"], call.type.dtype
     if not shape:
         return [w.scalar(0, dtype)]
-    line: np.ndarray = np.arange(shape[dim]).astype(NUMPY[dtype])
-    line = line.reshape([-1 if d == dim else 1 for d in range(len(shape))])
-    return [w.node("Expand", [w.constant(line), w.ints(shape)])]
+    line = w.positions(shape[dim]) if dtype == "i64" else w.cast(w.positions(shape[dim]), dtype)
+    line = w.reshape(line, [shape[dim] if d == dim else 1 for d in range(len(shape))])
+    return [w.node("Expand", [line, w.ints(shape)])]
 
 
 def _broadcast(w: Writer, call: Call, names: Names) -> Names:
@@ -205,7 +210,7 @@ def _index_copy(w: Writer, call: Call, names: Names) -> Names:
     to, at, updates = names
     if index.numel > 1:
         # the last of the updates at each position; a maximum has no order
-        number = w.constant(np.arange(index.numel, dtype=np.int64))
+        number = w.positions(index.numel)
         none = w.node("Expand", [w.ints([-1]), w.ints([x.shape[dim]])])
         last = w.node("ScatterElements", [none, at, number], axis=0, reduction="max")
         updates = w.node("Gather", [updates, w.node("Gather", [last, at], axis=0)], axis=dim)
@@ -262,15 +267,19 @@ def _convolution(w: Writer, call: Call, names: Names) -> Names:
     return [_back(w, call, found)]
 
 
-def _convolution_input_grad(w: Writer, call: Call, names: Names) -> Names:
-    a, rank = call.attrs, call.type.rank
-    dy, weight = call.operands
-    _, _, spatial = conv_dims(a["layout"], rank)
-    _, _, sizes = kernel_dims(a["layout"], rank)
-    more = [
+def _output_padding(call: Call) -> list[int]:
+    a, (dy, weight) = call.attrs, call.operands
+    _, _, spatial = conv_dims(a["layout"], call.type.rank)
+    _, _, sizes = kernel_dims(a["layout"], call.type.rank)
+    return [
         call.type.shape[d] - ((dy.shape[d] - 1) * s + dl * (weight.shape[k] - 1) + 1 - 2 * p)
         for d, k, s, p, dl in zip(spatial, sizes, a["stride"], a["padding"], a["dilation"])
     ]
+
+
+def _convolution_input_grad(w: Writer, call: Call, names: Names) -> Names:
+    a, rank = call.attrs, call.type.rank
+    more = _output_padding(call)
     one, two = (_first(w, call, v, rank) for v in names)
     found = w.node(
         "ConvTranspose", [one, two], strides=list(a["stride"]), pads=[*a["padding"], *a["padding"]],
@@ -365,6 +374,8 @@ _F32_ONLY = frozenset(
 def _refuse(call: Call) -> str:
     if call.name in _F32_ONLY and call.type.dtype == "f64":
         return f"engines that read ONNX have no gflow.{call.name} of f64 on the CPU"
+    if call.name == "convolution_input_grad" and any(map(varies, _output_padding(call))):
+        return "the padding of ConvTranspose is fixed, and this one's depends on a size that varies"
     return ""
 
 

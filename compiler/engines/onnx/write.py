@@ -7,18 +7,20 @@ after the argument with `.new` behind it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gflow.compiler.ir.locations import source_of
+from gflow.dialects.extents import current, varies
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.types import TensorType, type_of
 
 from ..expand import expanded
 from ..form import EngineError, call_of
+from ..sizes import Found, size_arguments, size_in, size_values
 from .rows import FORM
 from .writer import IR_VERSION, NUMBERS, OPSET, Writer
 
@@ -48,7 +50,9 @@ def write_function(
         names = _names(function, "arg_attrs", len(block.arguments))
         end = block.operations[-1].operation
         results = _names(function, "res_attrs", len(end.operands))
-        return Written(_written(block, names, results, values or {}), dropped)
+        given = size_arguments(function)
+        shown = {names[n] for n in _shown(block, given)}  # no inputs: shapes of others have them
+        return Written(_written(block, names, results, values or {}, given, shown), dropped)
 
 
 def write_region(op: ir.Operation, bytes_for_bools: bool = False) -> bytes:
@@ -62,7 +66,9 @@ def write_region(op: ir.Operation, bytes_for_bools: bool = False) -> bytes:
     with expanded(op, FORM) as (block, _):
         names = [f"in{n}" for n in range(len(op.operands))]
         results = [f"out{n}" for n in range(len(op.results))]
-        return _written(block, names, results, {}, bytes_for_bools).SerializeToString()
+        given = [list(op.operands).index(v) for v in size_values(op)]
+        model = _written(block, names, results, {}, given, bytes_for_bools=bytes_for_bools)
+        return model.SerializeToString()
 
 
 def _names(function: func.FuncOp, attribute: str, count: int) -> list[str]:
@@ -83,8 +89,12 @@ def _written(
     names: Sequence[str],
     results: Sequence[str],
     values: Mapping[str, np.ndarray],
+    given: Sequence[int],
+    dropped: Container[str] = (),
     bytes_for_bools: bool = False,
 ) -> Any:
+    """given: which arguments are the sizes. dropped: names of those that are no inputs."""
+
     def passed(ty: TensorType) -> TensorType:
         return TensorType(ty.shape, "ui8") if bytes_for_bools and ty.dtype == "i1" else ty
 
@@ -92,6 +102,8 @@ def _written(
     known: dict[ir.Value, str] = {}
     inputs = []
     for argument, name in zip(block.arguments, names):
+        if name in dropped:
+            continue
         if name in values:
             known[argument] = w.constant(values[name], name)
         else:
@@ -100,6 +112,14 @@ def _written(
             inputs.append(_value(w, known[argument], passed(ty)))
             if passed(ty) != ty:
                 known[argument] = w.cast(known[argument], ty.dtype)
+    shown = _shown(block, given)
+    for n in given:
+        argument, at = block.arguments[n], shown.get(n)
+        if at is not None:
+            w.sizes.append(_read(w, known[block.arguments[at.argument]], at))
+            known[argument] = w.reshape(w.sizes[-1], [])
+        else:
+            w.sizes.append(w.reshape(known[argument], [1]))
     *body, end = [o.operation for o in block.operations]
     for op in body:
         w.scope = source_of(op).module
@@ -110,8 +130,8 @@ def _written(
     for v, wanted in zip(end.operands, results):
         name = w.name(wanted)
         ty = type_of(v)
-        given = known[v] if passed(ty) == ty else w.cast(known[v], passed(ty).dtype)
-        w.nodes.append(w.helper.make_node("Identity", [given], [name], name=name))
+        value = known[v] if passed(ty) == ty else w.cast(known[v], passed(ty).dtype)
+        w.nodes.append(w.helper.make_node("Identity", [value], [name], name=name))
         outputs.append(_value(w, name, passed(ty)))
     if sum(len(t.raw_data) for t in w.initializers) > _MOST_BYTES:
         raise EngineError("the constants and weights have more bytes than a file of ONNX can hold")
@@ -124,5 +144,26 @@ def _written(
     )
 
 
+def _shown(block: ir.Block, given: Sequence[int]) -> dict[int, Found]:
+    """By argument that is a size where the shape of another one shows it."""
+    symbol = current()
+    if symbol is None:
+        return {}
+    types = [type_of(a) for a in block.arguments]
+    found = {n: size_in(symbol, which, types) for which, n in enumerate(given)}
+    return {n: at for n, at in found.items() if at is not None}
+
+
+def _read(w: Writer, x: str, at: Found) -> str:
+    """A size, from the shape that shows it."""
+    size = w.node("Shape", [x], start=at.dim, end=at.dim + 1)
+    if at.rest:
+        size = w.node("Sub", [size, w.ints([at.rest])])
+    return size if at.slope == 1 else w.node("Div", [size, w.ints([at.slope])])
+
+
 def _value(w: Writer, name: str, ty: TensorType) -> Any:
-    return w.helper.make_tensor_value_info(name, NUMBERS[ty.dtype], list(ty.shape))
+    """Sizes that vary by name: `n`, `2*n + 1`."""
+    symbol = current()
+    shape = [symbol.text(s) if symbol is not None and varies(s) else s for s in ty.shape]
+    return w.helper.make_tensor_value_info(name, NUMBERS[ty.dtype], shape)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
+
+from gflow.dialects.extents import current, horner
+
+from ..sizes import is_size
 
 #: the opset that nodes are of, and the version of the file's form
 OPSET, IR_VERSION = 21, 10
@@ -26,6 +31,7 @@ class Writer:
     """Nodes by op type; values are names.
 
     onnx: the package's helpers. scope: what names of new values begin with: the module that an op comes from.
+    sizes: values of the program's sizes that vary, [1] int64, the first one first.
     """
 
     def __init__(self) -> None:
@@ -36,8 +42,10 @@ class Writer:
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self.scope = ""
+        self.sizes: list[str] = []
         self._taken: set[str] = set()
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._computed: dict[int, str] = {}
 
     def name(self, wanted: str) -> str:
         """A name that no other value has."""
@@ -72,8 +80,36 @@ class Writer:
         return self.constant(np.array(value, NUMPY[dtype]))
 
     def ints(self, values: Sequence[int]) -> str:
-        """A 1-d int64 constant."""
-        return self.constant(np.array(list(values), np.int64))
+        """1-d int64: a constant, but for sizes that vary, which are computed."""
+        parts = []
+        for computed, run in groupby(values, is_size):
+            given = list(run)
+            parts += (
+                [*map(self.size, given)] if computed else [self.constant(np.array(given, np.int64))]
+            )
+        if not parts:
+            return self.constant(np.array([], np.int64))
+        return parts[0] if len(parts) == 1 else self.node("Concat", parts, axis=0)
+
+    def size(self, value: int) -> str:
+        """A size that varies, [1] int64, computed once."""
+        found = self._computed.get(value)
+        if found is None:
+            symbol = current()
+            assert symbol is not None
+            scope, self.scope = self.scope, ""
+            terms = [_Size(self, name) for name in self.sizes]
+            found = horner(symbol.coefficients(value), terms).name
+            self._computed[value] = found
+            self.scope = scope
+        return found
+
+    def positions(self, count: int) -> str:
+        """0, 1, … as 1-d int64."""
+        if not is_size(count):
+            return self.constant(np.arange(count, dtype=np.int64))
+        zero, one = self.scalar(0, "i64"), self.scalar(1, "i64")
+        return self.node("Range", [zero, self.reshape(self.size(count), []), one])
 
     def cast(self, x: str, dtype: str) -> str:
         """ONNX's Cast."""
@@ -88,3 +124,23 @@ class Writer:
         if list(permutation) == list(range(len(permutation))):
             return x
         return self.node("Transpose", [x], perm=list(permutation))
+
+
+class _Size:
+    """A number [1] int64 with the operators that polynomials are evaluated by."""
+
+    def __init__(self, writer: Writer, name: str) -> None:
+        self._writer, self.name = writer, name
+
+    def __mul__(self, other: int | _Size) -> _Size:
+        return self._with("Mul", other)
+
+    def __add__(self, other: int | _Size) -> _Size:
+        return self._with("Add", other)
+
+    __rmul__, __radd__ = __mul__, __add__
+
+    def _with(self, kind: str, other: int | _Size) -> _Size:
+        w = self._writer
+        right = other.name if isinstance(other, _Size) else w.constant(np.array([other], np.int64))
+        return _Size(w, w.node(kind, [self.name, right]))

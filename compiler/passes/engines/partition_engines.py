@@ -30,7 +30,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gflow.compiler.engines.form import Call, Form, call_of
-from gflow.compiler.engines.forms import form_of
+from gflow.compiler.engines.forms import READS, form_of
+from gflow.compiler.engines.sizes import size_arguments
 from gflow.compiler.ir.cost import cost_of, seconds
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import Body, clone_with, put_operands, read_body
@@ -77,7 +78,10 @@ def run(function: func.FuncOp, options: Options) -> None:
         if not why[i] and body.ops[i].name != "constant":
             regions.setdefault(n, []).append(i)
     if regions:
-        _rewrite(body, why, level, regions, options.engine)
+        # ONNX computes shapes that no operand shows from the sizes themselves; XLA has a program for each size
+        sizes = size_arguments(function) if READS[options.engine] == "onnx" else []
+        wanted = dict.fromkeys(body.arguments[n] for n in sizes)
+        _rewrite(body, why, level, regions, options.engine, wanted)
 
 
 #: microseconds that what a check needs may cost to be computed for it alone
@@ -166,14 +170,15 @@ def _drop_small(body: Body, why: list[str], level: list[int], least: float) -> N
 
 
 def _rewrite(
-    body: Body, why: list[str], level: list[int], regions: dict[int, list[int]], engine: str
-) -> None:
-    """Regions in the place of their ops, in an order that respects all operands."""
+    body: Body, why: list[str], level: list[int], regions: dict[int, list[int]], engine: str,
+    sizes: dict[int, None],
+) -> None:  # fmt: skip
+    """Regions in the place of their ops, in an order that respects all operands. sizes: operands of all regions."""
     new: dict[int, ir.Value] = {}
     with ir.InsertionPoint(body.terminator):
         for n in sorted({*level, *regions} | {-1}):
             if n in regions:
-                _region(body, regions[n], new, engine)
+                _region(body, regions[n], new, engine, sizes)
             for o in body.ops:
                 stays = why[o.index] or o.name == "constant"
                 if stays and (level[o.index] == n if why[o.index] else n == -1):
@@ -188,7 +193,13 @@ def _rewrite(
             o.op.erase()
 
 
-def _region(body: Body, members: list[int], new: dict[int, ir.Value], engine: str) -> None:
+def _region(
+    body: Body,
+    members: list[int],
+    new: dict[int, ir.Value],
+    engine: str,
+    sizes: dict[int, None],
+) -> None:
     """One region at the insertion point; its results go to `new`."""
     inside = set(members)
 
@@ -200,6 +211,7 @@ def _region(body: Body, members: list[int], new: dict[int, ir.Value], engine: st
         return v in body.returned or any(u not in inside for u in body.users[v])
 
     read = dict.fromkeys(v for i in members for v in body.ops[i].operands)
+    read |= sizes
     # neighbours of one type are one group of operands
     by_type = {ty: n for n, ty in enumerate(dict.fromkeys(body.types))}
     inputs = sorted(
