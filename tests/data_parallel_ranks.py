@@ -5,6 +5,8 @@ Prints one JSON object: for each check what went wrong, or null.
 
 from __future__ import annotations
 
+import copy
+import io
 import json
 import os
 import sys
@@ -221,6 +223,9 @@ def whole_again(rank: int, world: int) -> None:
     same(ours, theirs, "traced again", 0.0)
     train(x, t)
     plain(x, t)
+    for copied in (lambda: copy.deepcopy(ours), lambda: torch.save(ours, io.BytesIO())):
+        with pytest.raises(RuntimeError, match="unshard"):
+            copied()
     for write in (ours[0].bias.data.zero_, lambda: nn.init.ones_(ours[0].weight)):
         assert divided()
         write()  # these do not refuse to write to what has no memory
@@ -232,6 +237,7 @@ def whole_again(rank: int, world: int) -> None:
     with pytest.raises(RuntimeError, match="unshard"):
         ours.state_dict()
     same(ours, theirs, "written to in pieces", 0.0)
+    same(copy.deepcopy(ours), theirs, "copied", 0.0)
 
 
 @check

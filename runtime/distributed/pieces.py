@@ -47,6 +47,8 @@ class _Held:
 
 #: whole tensor → its piece
 _held: Any = WeakIdKeyDictionary()
+#: attributes of tensors by which they are copied and saved
+COPYING = {"__deepcopy__", "__reduce_ex__"}
 #: whether `gather` acts
 _gathering = [True]
 
@@ -155,6 +157,23 @@ def _give_up(whole: Tensor, held: _Held) -> None:
     held.shown = torch.full((1,), _empty(whole.dtype), dtype=whole.dtype, device=whole.device)
     held.given_up = True
     whole.set_(held.shown.untyped_storage(), 0, whole.shape, (0,) * whole.dim())
+    for name in COPYING:
+        setattr(whole, name, _refuse_copies)
+
+
+def _take_back(whole: Tensor, held: _Held) -> None:
+    """The tensor has memory of its own again."""
+    held.given_up = False
+    for name in COPYING & vars(whole).keys():
+        delattr(whole, name)
+
+
+def _refuse_copies(*_: Any) -> Any:
+    """What `copy.deepcopy` and `pickle` (`torch.save`) call of a tensor that has given its memory up."""
+    raise RuntimeError(
+        "a tensor is copied or saved while it lies in pieces on the ranks, or on another rank, so the copy would be of "
+        "NaN: save state_dict(), or gather it on all ranks before: gflow.distributed.unshard(module or optimizer)"
+    )
 
 
 def gather(tensors: Iterable[Tensor]) -> None:
@@ -173,7 +192,7 @@ def gather(tensors: Iterable[Tensor]) -> None:
                 whole.set_(*_memory(whole, held))
                 whole.copy_(flat.view(whole.shape))
         held.shown = held.keepers = held.owner = None
-        held.given_up = False
+        _take_back(whole, held)
 
 
 def _joined(whole: Tensor, held: _Held) -> Tensor:
@@ -233,7 +252,8 @@ def lent() -> Iterator[None]:
     with torch.no_grad():
         for whole, held in found:
             memory = whole.new_empty(0).set_(*_memory(whole, held))
-            held.shown, held.given_up = memory, False
+            held.shown = memory
+            _take_back(whole, held)
             whole.set_(*_place(memory))
     try:
         yield

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gflow.runtime.distributed.pieces import COPYING
 from gflow.tracing.context.location import is_installed
 from gflow.tracing.program.unwrapped import unwrapped
 
@@ -523,7 +524,7 @@ class Reads:
 
 
 #: what PyTorch keeps at tensors
-OF_TENSORS = {"_is_param", *TENSOR_HOOKS, "_gflow_dynamic"}
+OF_TENSORS = {"_is_param", *TENSOR_HOOKS, "_gflow_dynamic", *COPYING}
 #: names by which code looks up globals, and modules
 _NAMESPACES, _IMPORTING = {"globals", "eval", "exec"}, {"modules", "import_module", "__import__"}
 #: names by which code asks for what may not be there
