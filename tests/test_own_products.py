@@ -355,7 +355,7 @@ def test_processors_of_the_table_measure_what_it_leaves_open(
         return {"panels": 1.0, "blas": 2.0}
 
     case = make("product", [Arg((512, 200)), Arg((200, 320))], lambda x, y: [b("matmul", x, y)])
-    row = Measured("GenuineIntel", 6, frozenset({1}), isa, 2, products, True)
+    row = Measured("GenuineIntel", 6, frozenset({1}), isa, 2, products, frozenset(), True)
     options = CompileOptions(
         pipeline=PIPELINE.format(isa=isa).replace(" blas=false", ""), threads=2, blas=True,
         racing=Racing(measure, "here", known=lambda level, threads: row),
@@ -363,6 +363,21 @@ def test_processors_of_the_table_measure_what_it_leaves_open(
     with CONTEXT:
         program = compile_module(case.module, options)
     assert len(asked) == len(program.races) == measured
+    assert f'kind = "{kind}"' in program.ir
+
+
+@pytest.mark.parametrize(
+    ("rows", "ratio", "kind"), [(64, 3.0, "panels"), (64, 0.3, "blas"), (8, 3.0, "blas")]
+)
+def test_small_products_follow_the_table(isa: str, rows: int, ratio: float, kind: str) -> None:
+    case = make("product", [Arg((rows, 64)), Arg((64, 64))], lambda x, y: [b("matmul", x, y)])
+    row = Measured("GenuineIntel", 6, frozenset(), isa, 2, (ratio, ratio), frozenset({"k"}), True)
+    options = CompileOptions(
+        pipeline=PIPELINE.format(isa=isa).replace(" blas=false", ""), threads=2, blas=True,
+        racing=Racing(lambda what, programs: pytest.fail("raced"), "here", known=lambda level, threads: row),
+    )  # fmt: skip
+    with CONTEXT:
+        program = compile_module(case.module, options)
     assert f'kind = "{kind}"' in program.ir
 
 

@@ -10,6 +10,7 @@ not decide are measured as well, after one compilation for all of them. The fast
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -20,7 +21,7 @@ from gflow.dialects.program import Program, Race
 
 from ..kernel.contest import Contest
 from ..kernel.selection.choice import choice_of
-from ..kernel.selection.cpu.blocking import FEW_ROWS, cut, speedup
+from ..kernel.selection.cpu.blocking import cut, speedup
 from ..kernel.selection.select import contests_of, decided
 from ..memory.liveness import lives_at_entry
 from ..targets.processors import PROCESSORS, Measured, Processor
@@ -84,10 +85,16 @@ class _Contests:
     def decide(self, contests: Sequence[Contest]) -> None:
         """Decide contests: by the corrected model where its prediction is clear, else by a race.
 
-        The first race corrects the model. The kernels of all races that are then still needed are compiled together,
+        Small ones are not raced: what is known of the processor decides them before any race, if it is known. The
+        first race corrects the model. The kernels of all races that are then still needed are compiled together,
         since the fixed cost of a compilation is that of several kernels.
         """
-        for some in (contests[:1], contests[1:]):
+        large = [contest for contest in contests if contest.worth_while]
+        for contest in contests:
+            own = None if contest.worth_while else self._sure(contest)
+            if own is not None:
+                self.won[contest] = own
+        for some in (large[:1], large[1:]):
             races = {}
             for contest in some:
                 own = self._sure(contest)
@@ -110,23 +117,27 @@ class _Contests:
                 self.won[contest] = own
 
     def _modelled(self, contest: Contest) -> float | None:
-        """The modelled speedup of gflow's own kernel over the BLAS; None for products of few rows, which have no
-        model."""
-        short = contest.shorter().product
-        return speedup(self.processor, short, self.threads) if short.rows > FEW_ROWS else None
+        """The modelled speedup of gflow's own kernel over the BLAS; None for products of few rows that read B where it
+        lies, which have no model."""
+        short = contest.shorter()
+        if not cut(self.processor, short, self.threads).packed:
+            return None
+        return speedup(self.processor, short.product, self.threads)
 
     def _sure(self, contest: Contest) -> bool | None:
         """Whether gflow's own kernel is faster, by the corrected model; None where that does not decide."""
         modelled = self._modelled(contest)
-        if modelled is None:
-            return None
         known = self.racing.known(self.processor.name, self.threads)
+        if modelled is None:
+            return None if known is None else contest.b in known.few_rows
         if known is not None:
             low, high = known.products
             if modelled * low >= 1 / _TOLERATED:
                 return True
             if modelled * high <= _TOLERATED:
                 return False
+            if not contest.worth_while:
+                return modelled * math.sqrt(low * high) >= 1
         if not self.errors:
             return None
         least = _SURE if len(self.errors) > 1 else _SURE_OF_ONE
@@ -161,7 +172,7 @@ def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str)
     lives = lives_at_entry(function)
     asked = contests_of(function, lives, threads, isa)
     contests = _Contests(PROCESSORS[isa], threads, racing)
-    different = dict.fromkeys(c for _, c in asked.values() if c.worth_while)
+    different = dict.fromkeys(contest for _, contest in asked.values())
     contests.decide(sorted(different, key=lambda c: c.size, reverse=True))
     found = []
     for index, (o, contest) in asked.items():

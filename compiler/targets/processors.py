@@ -122,6 +122,8 @@ class Measured:
         vendor, family, models: the processor's identity (CPUID); of no models, all of the family.
         level: the instruction sets that the kernels used. threads: up to how many were measured.
         products: the least and the largest ratio of measured to modelled speedup of products over the BLAS.
+        few_rows: the contiguous dimensions of B ("k", or "lanes": columns) with which products of up to 16 rows were
+            faster than the BLAS.
         attention: whether attention was faster than ATen's in every case.
     """
 
@@ -131,14 +133,19 @@ class Measured:
     level: str
     threads: int
     products: tuple[float, float]
+    few_rows: frozenset[str]
     attention: bool
 
 
 #: Emerald Rapids: the products of the benchmarks that the model takes to be faster (40 on one thread, 6 on two). Zen 5:
 #: `docs/decisions.md`.
 _MEASURED = (
-    Measured("GenuineIntel", 6, frozenset({207}), "x86-64-v4", 2, (0.5, 0.8), False),
-    Measured("AuthenticAMD", 26, frozenset(), "x86-64-v4", 2, (1.5, 2.5), True),
+    Measured(
+        "GenuineIntel", 6, frozenset({207}), "x86-64-v4", 2, (0.5, 0.8), frozenset({"k"}), False
+    ),
+    Measured(
+        "AuthenticAMD", 26, frozenset(), "x86-64-v4", 2, (1.5, 2.5), frozenset({"k", "lanes"}), True
+    ),
 )
 
 
