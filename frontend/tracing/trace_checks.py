@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
@@ -120,12 +120,20 @@ def check_state(tracing: TracedInputs, updates: Sequence[TraceOutput]) -> None:
         if i.tensor is not None and n not in tracing.views and storage_of(i.tensor) in state
     }
     written = {o.alias for o in updates if o.alias is not None}
-    used = {v for op in tracing.recorder.ops for v in values_in((op.args, op.kwargs))}
-    for a, b in conflicts(entries, written, used):
+    for a, b in conflicts(*_in_memory(tracing, entries, written)):
         raise GraphTraceError(
             f"{tracing.name}: {describe_input(entries[a])} is updated, and it shares memory with "
             f"{describe_input(entries[b])}. Make one of them a copy (.clone())."
         )
+
+
+def _in_memory(
+    tracing: TracedInputs, entries: Mapping[int, TraceInput], written: set[int]
+) -> tuple[dict[int, torch.Tensor | None], set[int], set[int]]:
+    """What `conflicts` takes, for some inputs of a trace."""
+    used = {v for op in tracing.recorder.ops for v in values_in((op.args, op.kwargs))}
+    tensors = {n: entry.tensor for n, entry in entries.items()}
+    return tensors, written, {n for n, entry in entries.items() if entry.value in used}
 
 
 def check_memory(tracing: TracedInputs) -> None:
@@ -144,10 +152,9 @@ def check_memory(tracing: TracedInputs) -> None:
         is not (s.begin or tracing.recorder.inputs[s.index].value)
     }
     written |= {stand_ins[id(p)].index for p in tracing.trained()}
-    used = {v for op in tracing.recorder.ops for v in values_in((op.args, op.kwargs))}
     entries = {i: e for i, e in enumerate(tracing.recorder.inputs) if i not in tracing.views}
     written = {tracing.views.get(i, i) for i in written}
-    found = conflicts(entries, written, used)
+    found = conflicts(*_in_memory(tracing, entries, written))
     tensors = [(entries[a].tensor, entries[b].tensor) for a, b in found]
     storages = {storage_of(a) for a, _ in tensors if a is not None}
     if storages - {*tracing.storages}:

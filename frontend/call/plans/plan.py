@@ -16,6 +16,7 @@ from gflow.tracing.data.global_tensors import axes_of, global_tensor, local_of
 from gflow.tracing.data.sizes import Dynamic, step_of, with_size
 from gflow.tracing.data.trace import Trace, unflatten
 from gflow.tracing.data.values import OutputRef, TraceValue
+from gflow.tracing.program.shared import conflicts
 from gflow.tracing.reads.state import StateGuard
 
 from ..conditions.layout_guard import LayoutGuard, metadata
@@ -114,7 +115,7 @@ class Plan:
         if not self.layouts.holds():
             return False
         self._look()
-        return True
+        return self.memory is not None or not self._joined()
 
     def _look(self) -> None:
         """See where the real tensors are."""
@@ -123,14 +124,27 @@ class Plan:
             self.places, self.memory = places, None
         self.looked = True
 
+    def _joined(self) -> bool:
+        """Whether one that the program updates has come to lie in the memory of another (`p.data = …`, `set_`)."""
+        inputs, views = self.trace.inputs, {id(view.tensor) for view in self.trace.views}
+        tensors = {
+            n: tensor
+            for n, tensor in enumerate(self.arguments)
+            if tensor is not None and id(inputs[n].tensor) not in views
+        }
+        written = {o.alias for o in self.trace.outputs if o.alias is not None}
+        return bool(conflicts(tensors, written, {*tensors}))
+
     def _rebind(self) -> bool:
         """Take the dicts and tensors that `load_state_dict` put into the optimizers."""
         if not self.python.locate() or not self.python.fits():
             return False
+        found: dict[int, Any] = {}
         for slot in self.python.slots:
             position, tensor = self.positions[slot.value], slot.read()
-            if tensor is self.arguments[position]:
-                continue
+            if found.setdefault(position, tensor) is not tensor:  # were one tensor
+                return False
+        for position, tensor in found.items():
             if isinstance(tensor, torch.Tensor):
                 tensor = local_of(tensor)
             if tensor is self.arguments[position]:

@@ -7,9 +7,11 @@ import enum
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from gflow.errors import GraphTraceError
 
@@ -77,17 +79,9 @@ def _is_helper(value: Any) -> bool:
     return (
         hasattr(value, "__dict__")
         and not isinstance(value, (type, torch.nn.Module, *_PLAIN))
-        and module
-        not in (
-            "torch",
-            "builtins",
-            "types",
-            "functools",
-            "collections",
-            "logging",
-            "weakref",
-            "threading",
-        )
+        and (module != "torch" or isinstance(value, (LRScheduler, ReduceLROnPlateau)))
+        and module not in ("builtins", "functools", "logging", "threading")
+        and not isinstance(value, (FunctionType, MethodType, ModuleType))
     )
 
 
@@ -192,6 +186,9 @@ class Exchange:
         baked = [] if baked is None else baked
         if id(value) in self._mirrors:
             return self._mirrors[id(value)][1]
+        stand_in = refused(self.where, key, value)
+        if stand_in is not None:
+            return stand_in
         if isinstance(value, torch.Tensor):
             traced = self.tensor(value, name)
             index = self.rewrites.stand_ins[id(value)].index
@@ -227,9 +224,6 @@ class Exchange:
                 f"{self.where}: {name} is {value!r}, a NumPy number; a graph needs a Python number: "
                 f"{value.item()!r}."
             )
-        stand_in = refused(self.where, key, value)
-        if stand_in is not None:
-            return stand_in
         if isinstance(value, torch.optim.Optimizer) or _is_helper(value):
             self.object(value, name)
         elif isinstance(value, (set, deque, bytearray)):
@@ -264,7 +258,7 @@ class Exchange:
         if known is not None:
             return known[1]
         make = int if isinstance(real, Counter) else getattr(real, "default_factory", None)
-        mirror = SeenDict(make=make)
+        mirror = SeenDict(make=make, kind=type(real))
         self._mirrors[id(real)] = (real, mirror)
         record = Record(at, place, real, mirror, {})
         self.records.append(record)

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import contextvars
 import random
 import sys
 import threading
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -38,29 +40,42 @@ class Refused:
             raise AttributeError(attribute)
         raise GraphTraceError(self._text)
 
-    def __getitem__(self, key: Any) -> Any:
-        raise GraphTraceError(self._text)
 
-    def __len__(self) -> int:
-        raise GraphTraceError(self._text)
+def _use(self: Refused, *args: Any, **kwargs: Any) -> Any:
+    raise GraphTraceError(self._text)
 
-    def __iter__(self) -> Any:
-        raise GraphTraceError(self._text)
 
-    __next__ = __iter__
+_BINARY = (
+    "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift", "and", "xor",
+    "or",
+)  # fmt: skip
+for _name in (
+    *(prefix + name for name in _BINARY for prefix in ("", "r", "i")), "eq", "ne", "lt", "le", "gt", "ge", "neg", "pos",
+    "abs", "invert", "bool", "int", "float", "complex", "index", "round", "len", "iter", "next", "reversed", "contains",
+    "getitem", "setitem", "delitem", "call", "enter", "exit", "array", "str", "format", "bytes",
+):  # fmt: skip
+    setattr(Refused, f"__{_name}__", _use)
+
+#: containers that a trace has a mirror of
+_CONTAINERS = (dict, list, tuple, set, deque, bytearray, OrderedDict, defaultdict, Counter)
 
 
 def refused(where: str, name: Any, value: Any) -> Refused | None:
     """The stand-in of a value that a trace cannot hold; None for others."""
+    if type(value) in _CONTAINERS or isinstance(value, tuple):
+        return None
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, random.Random) or kind.startswith("numpy.random."):
         return Refused(str(_error(where, f"a function of {name!r}, a {kind},")))
-    if kind == "numpy.ndarray":
-        return Refused(f"{where}: step() uses {name!r}, a {kind}; keep it as a list or a tensor.")
     if is_iterator(value):
         return Refused(
             f"{where}: step() takes values from {name!r}, a {kind}: a graph runs step() once, while it is "
             "traced. Keep a counter in the state, or the values in a list, and index it by the counter."
+        )
+    if isinstance(value, (dict, list)) and _has_methods(type(value)):
+        return Refused(
+            f"{where}: step() uses {name!r}, a {kind}, whose class has methods of its own: a graph sees what changes "
+            "in a plain dict or list. Keep it as one of those."
         )
     own = type(value).__module__.partition(".")[0]
     if (
@@ -73,7 +88,34 @@ def refused(where: str, name: Any, value: Any) -> Refused | None:
             f"{where}: step() uses {name!r}, a {kind}, whose class has __slots__: a graph cannot see what "
             "changes in it. Leave __slots__ out, or keep its values in the parameter groups or the state."
         )
+    if _may_change(value):
+        return Refused(
+            f"{where}: step() uses {name!r}, a {kind}: a graph cannot see what changes in it. Keep it as a list, a "
+            "dict or a tensor."
+        )
     return None
+
+
+def _has_methods(kind: type) -> bool:
+    """Whether a class of dicts or lists has functions that those have not."""
+    own = [cls for cls in kind.__mro__ if cls not in (*_CONTAINERS, object)]
+    return any(callable(v) or hasattr(type(v), "__get__") for cls in own for v in _functions(cls))
+
+
+def _functions(cls: type) -> list[Any]:
+    return [v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")]
+
+
+def _may_change(value: Any) -> bool:
+    """Whether an object without a `__dict__` is of a class whose objects change: by Python's convention, those without
+    a hash."""
+    if isinstance(value, (memoryview, contextvars.ContextVar, threading.local)):
+        return True
+    return (
+        type(value).__hash__ is None
+        and not hasattr(value, "__dict__")
+        and not isinstance(value, (*_CONTAINERS, slice))
+    )
 
 
 def module_names(kind: type) -> list[dict[str, Any]]:

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gflow.errors import GraphTraceError
+
 from ..data.places import MISSING
+
+
+def _is_open(cls: type) -> bool:
+    """Whether attributes of a class can be set: it is one of Python, or of C and not immutable."""
+    heap, immutable = 1 << 9, 1 << 8
+    return cls.__flags__ & (heap | immutable) == heap
 
 
 class Seen:
@@ -21,10 +31,33 @@ class Seen:
 class SeenDict(dict[Any, Any]):
     """A dict that remembers which of its keys were read."""
 
-    def __init__(self, items: Any = (), make: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self, items: Any = (), make: Callable[[], Any] | None = None, kind: type = dict
+    ) -> None:
         super().__init__(items)
         self.seen = Seen()
-        self.default_factory = make
+        self.default_factory, self.kind = make, kind
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not hasattr(self.kind, name):
+            raise AttributeError(f"{self.kind.__name__!r} object has no attribute {name!r}")
+        raise self._refused(f"{name}()")
+
+    def _refused(self, name: str) -> GraphTraceError:
+        return GraphTraceError(
+            f"an optimizer's step() calls {name} of a {self.kind.__name__}, which a graph does not follow; it follows "
+            "those of a plain dict."
+        )
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """dict.update.
+
+        Raises:
+            GraphTraceError: of a `Counter`, where it adds.
+        """
+        if self.kind is Counter:
+            raise self._refused("update()")
+        super().update(*args, **kwargs)
 
     def __getitem__(self, key: Any) -> Any:
         self.seen.keys.add(key)
@@ -56,8 +89,14 @@ class SeenDict(dict[Any, Any]):
         self.seen.keys.add(key)
         return super().pop(key, *default)
 
-    def popitem(self) -> Any:
-        """dict.popitem; every key counts as read."""
+    def popitem(self, last: bool = True) -> Any:
+        """dict.popitem; every key counts as read.
+
+        Raises:
+            GraphTraceError: the first one is asked for (`OrderedDict`).
+        """
+        if not last:
+            raise self._refused("popitem(last=False)")
         self._all()
         return super().popitem()
 
@@ -120,26 +159,32 @@ def plain(mirror: dict[Any, Any]) -> dict[Any, Any]:
 
 @contextlib.contextmanager
 def watched(objects: list[Any]) -> Iterator[dict[int, set[str]]]:
-    """While active, the names of attributes that are read of each object, by its id."""
+    """While active, the names of attributes that this thread reads of each object, by its id. Their classes stay what
+    they are (`type(self) is SGD`), but for how attributes are read."""
     seen: dict[int, set[str]] = {id(o): set() for o in objects}
-    originals = [(o, type(o)) for o in objects]
-    for obj, cls in originals:
+    thread = threading.get_ident()
+    own: list[tuple[type, Any]] = []
+    for obj in objects:
+        if not _is_open(type(obj)):  # all of its attributes
+            seen[id(obj)].update(vars(obj))
+    for cls in {type(o): None for o in objects if _is_open(type(o))}:
+        plain = cls.__getattribute__
 
-        def read(self: Any, name: str, cls: Any = cls) -> Any:
-            seen[id(self)].add(name)
-            return cls.__getattribute__(self, name)
+        def read(self: Any, name: str, plain: Any = plain) -> Any:
+            if threading.get_ident() == thread and id(self) in seen:
+                seen[id(self)].add(name)
+            return plain(self, name)
 
-        meta: Any = type(cls)
-        _set_class(obj, meta(cls.__name__, (cls,), {"__getattribute__": read}))
+        own.append((cls, vars(cls).get("__getattribute__", MISSING)))
+        type.__setattr__(cls, "__getattribute__", read)
     try:
         yield seen
     finally:
-        for obj, cls in originals:
-            _set_class(obj, cls)
-
-
-def _set_class(obj: Any, cls: type) -> None:
-    object.__dict__["__class__"].__set__(obj, cls)
+        for cls, before in own:
+            if before is MISSING:
+                type.__delattr__(cls, "__getattribute__")
+            else:
+                type.__setattr__(cls, "__getattribute__", before)
 
 
 def class_constant(obj: Any, name: str) -> tuple[type, Any] | None:

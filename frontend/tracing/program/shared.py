@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from ..data.values import TraceInput, TraceValue
-
 
 class Shared(Exception):
     """A trace has taken tensors for different ones, and one that it updates lies in the memory of
@@ -139,20 +137,25 @@ def _placed(
 
 
 def conflicts(
-    inputs: Mapping[int, TraceInput], written: set[int], used: set[TraceValue]
+    tensors: Mapping[int, torch.Tensor | None], written: set[int], used: set[int]
 ) -> list[tuple[int, int]]:
-    """Which updated argument lies in the memory of another that counts: pairs of their numbers."""
-    groups: dict[int, list[int]] = {}
-    for index, entry in inputs.items():
-        if entry.tensor is not None and (index in written or entry.value in used):
-            groups.setdefault(storage_of(entry.tensor), []).append(index)
+    """Which updated argument lies in the memory of another that counts: pairs of their numbers.
+
+    tensors: the arguments; written, used: the numbers of those that are updated, and of those that ops read.
+    """
+    storages: dict[int, list[tuple[int, torch.Tensor]]] = {}
+    for index, tensor in tensors.items():
+        if tensor is not None and (index in written or index in used):
+            storages.setdefault(storage_of(tensor), []).append((index, tensor))
     found = []
-    for storage, members in groups.items():
+    for storage, members in storages.items():
         if not storage or len(members) < 2:
             continue
-        for a in members:
-            for b in members:
-                mine, other = inputs[a].tensor, inputs[b].tensor
-                if a != b and a in written and mine is not other and overlap(mine, other):  # type: ignore[arg-type]
-                    found.append((a, b))
+        spans = sorted((*span(tensor), index) for index, tensor in members)
+        for n, (_, end, a) in enumerate(spans):
+            for begin, _, b in spans[n + 1 :]:
+                if begin >= end:
+                    break
+                if (a in written or b in written) and overlap(tensors[a], tensors[b]):  # type: ignore[arg-type]
+                    found.append((a, b) if a in written else (b, a))
     return found
