@@ -90,11 +90,11 @@ KERNEL_FIELDS: dict[str, Attr] = {
         "i64", "CPU regions: values of a row that a thread keeps in scratch between passes over it"
     ),
     "threads": Attr(
-        "str", "CPU regions: whether all threads run the kernel, or one", choices=("one", "all")
+        "str", "CPU: whether all threads run the kernel, or one", choices=("one", "all")
     ),
     "from_size": Attr(
         "i64",
-        "CPU regions of a dynamic size n = step * k + rest: the k from which on all threads run the kernel",
+        "CPU: of a dynamic size n = step * k + rest, the k from which on all threads run the kernel",
     ),
     "warps": Attr("i64", "warps of a program, of 32 threads each, whatever the device"),
     "stages": Attr("i64", "pipeline stages: tiles of the inner loop that are loaded ahead"),

@@ -58,6 +58,7 @@ class Infer(flow.nn.Graph):
 def test_beside_float64(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chooser, "own_is_faster", lambda *_: True)
     monkeypatch.setattr(races.Races, "measure", lambda *_: {"panels": 1.0, "blas": 2.0})
+    monkeypatch.setattr(races, "measured_here", lambda *_: None)
     torch.manual_seed(0)
     module = Convolutions().eval().requires_grad_(False)
     inputs = [torch.randn(2, c, 13, 15) for c, *_ in CASES]

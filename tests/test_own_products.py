@@ -11,7 +11,7 @@ import pytest
 import torch
 from codegen_harness import CONTEXT, Arg, b, full, make, spread
 
-from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.driver.compile import CompileOptions, compile_module, generate_planned
 from gflow.compiler.driver.races import Racing
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.blocks import Blocks, Problem
@@ -195,6 +195,20 @@ def test_what_follows(isa: str, blocks: str, request: pytest.FixtureRequest) -> 
         heads,
         lambda x, w, bias, r: [(x @ w.t() + bias).reshape(6, 13, 5, 32).transpose(1, 2)],
     )
+
+
+def test_threads_of_a_product_are_those_of_the_ir(isa: str) -> None:
+    case = make("product", [Arg((256, 200)), Arg((200, 300))], lambda x, y: [b("matmul", x, y)])
+    program = program_of(case.module, isa)
+    (step,) = program.steps
+    assert isinstance(step, KernelStep)
+    assert step.parallel
+    edited = program.ir.replace('threads = "all"', 'threads = "one"')
+    alone = generate_planned(edited, "cpu", 2)
+    (step,) = alone.steps
+    assert isinstance(step, KernelStep)
+    assert not step.parallel
+    torch.testing.assert_close(Executable(alone)(case.args), Executable(program)(case.args))
 
 
 def test_errors_are_not_larger_than_the_library_s(isa: str) -> None:

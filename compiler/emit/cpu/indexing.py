@@ -58,7 +58,7 @@ def index_copy(b: Builder, o: Op) -> None:
     words: tuple[int | Place, ...] = (
         *places, count, ty.shape[dim], b.strides(index)[0], to[dim], of[dim], sizes[-1], *walks,
     )  # fmt: skip
-    parallel, from_size = b.choice.threads == "all", b.choice.from_size
+    parallel, from_size = b.choice.shared()
     b.steps.append(KernelStep(name, words, parallel, b.label(o), True, from_size=from_size))
 
 

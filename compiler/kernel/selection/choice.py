@@ -14,6 +14,7 @@ from typing import Any
 
 from gflow.compiler.targets import Target
 from gflow.dialects.attributes import from_mlir, to_mlir
+from gflow.dialects.extents import current
 from gflow.dialects.marks import KERNEL, KERNEL_FIELDS, LOOP_FIELDS, TARGET
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import TritonConfig
@@ -29,11 +30,11 @@ WARP = 32
 _MOST_SUMS, _MOST_STRIP = 28, 32
 
 
-def blocked(kind: str, b: Blocks, threads: int) -> Choice:
-    """The choice of a product of a processor's that is cut so."""
+def blocked(kind: str, b: Blocks, threads: int, sharing: Mapping[str, Any]) -> Choice:
+    """The choice of a product of a processor's that is cut so. sharing: whether all threads run it."""
     block = (b.rows, b.columns, b.across)
     batch = "apart" if b.apart else "together"
-    return Choice(kind, b.scratch(threads), tile=b.tile, block=block, batch=batch)
+    return Choice(kind, b.scratch(threads), tile=b.tile, block=block, batch=batch, **sharing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,16 @@ class Way:
         """
         if not right:
             raise CannotLower(f"the choice {self.text()} {what}; run gflow-select-kernels again")
+
+    def shared(self) -> tuple[bool, int]:
+        """Whether all threads run a processor's kernel, and of a program with a size from which one on.
+
+        Raises:
+            CannotLower: there is such a size for a kernel that one thread runs, or in a program without a size.
+        """
+        timed = self.threads == "all" and current() is not None
+        self.check(self.from_size == 0 or timed, "has from_size for a kernel that one thread runs")
+        return self.threads == "all", self.from_size
 
     def text(self) -> str:
         given = sorted(vars(self).items(), key=lambda item: item[0] != "kind")  # the kind first
@@ -196,19 +207,20 @@ def _values(given: ir.DictAttr) -> dict[str, Any]:
 
 
 _ROWS = ("rows", "then", "tuned")
-_BLOCKED = ("tile", "block", "batch", *_ROWS)
+_SHARED = ("threads", "from_size")
+_BLOCKED = ("tile", "block", "batch", *_SHARED, *_ROWS)
 
 #: by kind, the fields that a processor's kernels have a use of
 CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "loops": LOOP_FIELDS,
-    "kernel": ("tile", "threads", "from_size", "then"),
+    "kernel": ("tile", *_SHARED, "then"),
     "blas": _ROWS,
     "pytorch": _ROWS,
     "zero": _ROWS,
-    "depthwise": ("copies", "then"),
+    "depthwise": ("copies", *_SHARED, "then"),
     "panels": _BLOCKED,
     "rows": _BLOCKED,
-    "packed": ("tile", "block", "then"),
+    "packed": ("tile", "block", *_SHARED, "then"),
     "patches": (*_BLOCKED, "copies"),
     "attention": ("tile", "block", "tuned"),
     "attention_rows": ("tile", "block", "tuned"),

@@ -151,31 +151,17 @@ class _Blocked(Function):
         w = self.w
         along = self.granules(self.across, w["cols"])
         count = self.mul(self.granules(w["m"], w["mc"]), along)
-        t, packed, took, had = (self.fresh("t") for _ in range(4))
-        result = self.fresh("r")
-        begin, none = self._take(), self.i64(-1)
-        self.line(
-            f"{result}:2 = scf.while ({t} = {begin}, {packed} = {none}) : (i64, i64) -> (i64, i64) {{"
-        )
-        with self.indented():
-            self.line(f"scf.condition({self.compare('slt', t, count)}) {t}, {packed} : i64, i64")
-        self.line("} do {")
-        self.line(f"^bb0({took}: i64, {had}: i64):")
-        with self.indented():
-            block, side = self.split(took, along)
+
+        def share(block: str, side: str, before: str) -> None:
             row = self.mul(block, w["mc"])
             rows = self.at_most(self.sub(w["m"], row), w["mc"])
-            new = self.compare("ne", block, had)
+            new = self.compare("ne", block, before)
             new = self(f"arith.andi {new}, {self.compare('ne', w['direct'], DOTS)} : i1")
             self.branch(new, lambda: self._pack_rows(row, rows))
             low = self.mul(side, w["cols"])
             self._tiles(row, rows, low, self.at_most(self.add(low, w["cols"]), self.across))
-            self.line(f"scf.yield {self._take()}, {block} : i64, i64")
-        self.line("}")
 
-    def _take(self) -> str:
-        """The number of the next block."""
-        return self(f"llvm.atomicrmw add {self.next}, {self.i64(1)} monotonic : !llvm.ptr, i64")
+        self.shares(self.next, count, along, share)
 
     def _pack_rows(self, row: str, rows: str) -> None:
         w = self.w

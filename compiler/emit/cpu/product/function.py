@@ -74,6 +74,43 @@ class Function(Code):
 
         self.loop(low, high, step, [], run)
 
+    def shares(
+        self, counter: str, count: str, along: str, body: Callable[[str, str, str], None]
+    ) -> str:
+        """A loop over shares that threads take one by one, as long as there are any left.
+
+        Args:
+            counter: the address of the next share's number.
+            count: of shares.
+            along: how many of them each block has.
+            body: writes one share, given its block, its number in the block, and the block of the share that this
+                thread took before, -1 at first.
+
+        Returns:
+            The number that this thread took at last, which is `count` or more.
+        """
+        result, number, had, took, before = (self.fresh("s") for _ in range(5))
+        first, none = self._take(counter), self.i64(-1)
+        self.line(
+            f"{result}:2 = scf.while ({number} = {first}, {had} = {none}) : (i64, i64) -> (i64, i64) {{"
+        )
+        with self.indented():
+            self.line(
+                f"scf.condition({self.compare('slt', number, count)}) {number}, {had} : i64, i64"
+            )
+        self.line("} do {")
+        self.line(f"^bb0({took}: i64, {before}: i64):")
+        with self.indented():
+            block, side = self.split(took, along)
+            body(block, side, before)
+            self.line(f"scf.yield {self._take(counter)}, {block} : i64, i64")
+        self.line("}")
+        return f"{result}#0"
+
+    def _take(self, counter: str) -> str:
+        """The number of the next share."""
+        return self(f"llvm.atomicrmw add {counter}, {self.i64(1)} monotonic : !llvm.ptr, i64")
+
     def call(self, function: str, arguments: str, types: str) -> None:
         """Call a function by its address."""
         self.line(f"llvm.call {function}({arguments}) : !llvm.ptr, ({types}) -> ()")

@@ -76,9 +76,8 @@ def _in_tiles(
     made = epilogue.finish(blocks.tile[1])
     x, y = (own.Operand(p, s[-2], s[-1]) for p, s in zip(places, strides))
     operands = (x, y, own.Operand(target, row, 1))
-    own.product(
-        b, blocks, operands, (m, n, types[0].shape[-1]), scratch, epilogue.label, finish=made
-    )
+    sizes, shared = (m, n, types[0].shape[-1]), b.choice.shared()
+    own.product(b, blocks, operands, sizes, scratch, epilogue.label, shared, finish=made)
 
 
 def _behind(place: Place, size: int) -> Place:
@@ -104,7 +103,8 @@ def _blocked(
             for p, s, o, each in zip(places, strides, offsets, steps)
         )
         z = own.Operand(z.place, z.row if m != 1 else n, 1, z.each)
-        own.product(b, blocks, (x, y, z), (rows or m, n, k), scratch, label, batch=count)
+        sizes, shared = (rows or m, n, k), b.choice.shared()
+        own.product(b, blocks, (x, y, z), sizes, scratch, label, shared, batch=count)
 
 
 def product(

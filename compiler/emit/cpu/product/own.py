@@ -8,7 +8,6 @@ from typing import Protocol
 
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.blocks import Blocks
-from gflow.compiler.kernel.selection.cpu.sharing import of_product, shared_from
 from gflow.dialects.extents import Count, at_most
 from gflow.dialects.program import KernelAddress, KernelStep, Place, Step
 
@@ -50,6 +49,7 @@ def product(
     sizes: tuple[Count, Count, Count],
     scratch: Place,
     label: str,
+    shared: tuple[bool, int],
     *,
     batch: int = 1,
     add: bool = False,
@@ -63,6 +63,7 @@ def product(
         operands: A, B and C; of A and B rows or columns are neighbours in memory, of C columns.
         sizes: rows and columns of C, and K.
         scratch: `blocks.scratch` bytes.
+        shared: whether all threads run it, and of a program with a size from which one on.
         finish: what follows on each tile, whose result is then not C: C holds sums between blocks of K.
         first: the number of C's first row, for what follows, and for windows.
         windows: of a convolution, whose A is a channels-last activation: the words `WINDOWS` by name.
@@ -102,7 +103,7 @@ def product(
     if _NAME not in b.kernels:
         b.kernels[_NAME] = blocked.function(_NAME)
         b.externals |= set(blocked.EXTERNALS)
-    parallel, from_size = shared_from(of_product(batch, m, n, k))
+    parallel, from_size = shared
     b.steps.append(
         KernelStep(_NAME, tuple(words), parallel, label, True, from_size=from_size)  # type: ignore[arg-type]
     )

@@ -54,7 +54,7 @@ def product(b: Builder, o: Op) -> None:
     b.externals |= {"omp_get_thread_num", "omp_get_num_threads"}
     places = [b.place(v) for v in (*o.operands[:3], r)]
     words: tuple[int | Place, ...] = (*places, m, n, k)
-    parallel, from_size = b.choice.threads == "all", b.choice.from_size
+    parallel, from_size = b.choice.shared()
     b.steps.append(KernelStep(name, words, parallel, b.label(o), True, from_size=from_size))
 
 

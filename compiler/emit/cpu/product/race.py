@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gflow.compiler.kernel.blocks import Blocks
 from gflow.compiler.kernel.contest import Contest
+from gflow.compiler.kernel.selection.cpu.sharing import of_product, shared_from
 from gflow.dialects.program import Argument, KernelStep, Place, Program, Result, Step
 from gflow.dialects.program.form import seal
 from gflow.dialects.types import TensorType
@@ -51,7 +52,9 @@ def programs(contest: Contest, blocks: Blocks, threads: int) -> dict[str, Progra
                 for place, s in zip(places, strides)
             )
             sizes = (p.rows, p.columns, p.k)
-            own.product(b, blocks, (x, y, z), sizes, Place("arena", 0, 0), kind, batch=p.batch)
+            shared = shared_from(of_product(p.batch, *sizes))
+            scratch_at = Place("arena", 0, 0)
+            own.product(b, blocks, (x, y, z), sizes, scratch_at, kind, shared, batch=p.batch)
         else:
             name = gemm.add_function(b, "f32")
             for words, parallel in gemm.words(places, types, strides):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gflow.compiler.targets.processors import ANY, Processor
@@ -31,8 +31,16 @@ from .batches import BLAS_DTYPES, ManyRuns, batch_steps
 from .blocking import blocks_of, cut, own_is_faster
 from .loops import choice_of_loops, runs, scratch_of, way_of_loops
 from .other_ops import CHOOSERS
-from .patches import kind_of_patches, patches_of, product_of, rows_with, weight_copy
+from .patches import (
+    kind_of_patches,
+    patches_of,
+    product_of,
+    rows_with,
+    sizes_of,
+    weight_copy,
+)
 from .rows import MOST_PIECES, Rows, granule_of
+from .sharing import At, of_product, of_windows, sharing
 from .strips import strips_of
 
 HALVES = ("f16", "bf16")
@@ -128,7 +136,9 @@ class Chooser:
             product = Problem(a.shape[0], b.shape[1], a.shape[1])
             cut = None
             if not any(map(varies, vars(product).values())):
-                cut = self._blocked("panels", Contest(product, "k", "lanes"))
+                contest = Contest(product, "k", "lanes")
+                time = of_product(1, product.rows, product.columns, product.k)
+                cut = self._blocked("panels", contest, time)
             cut = cut or Choice("blas")
             return replace(cut, scratch=cut.scratch + scratch, rows=piece, then=then)
         if wide:  # all of it at once, and what follows after that
@@ -234,13 +244,17 @@ class Chooser:
         if kind == "patches" and (whole or name != "convolution_weight_grad"):
             order = "lanes" if name == "convolution_weight_grad" else "k"
             columns = "k" if name == "convolution" else "lanes"
-            cut = self._blocked(kind, Contest(product_of(g, made).most(), order, columns))
+            contest = Contest(product_of(g, made).most(), order, columns)
+            cut = self._blocked(kind, contest, of_product(1, *sizes_of(g, made.pieces[0][1])))
         if taken and cut is None:
             tiled, made = False, patches_of(*given, rows, self.threads)
         scratch = made.scratch + (cut.scratch if cut else 0)
         if tiled and cut and cut.tile[2] < g.taps * g.cg and rows is not None and rows.floating:
             scratch += _up(longest(made.pieces) * rows.width * result.itemsize)
-        found = replace(cut or Choice(kind), scratch=scratch, rows=made.length)
+        own_kernel = cut or Choice(kind)
+        if kind == "depthwise":
+            own_kernel = Choice(kind, **sharing(of_windows(g.positions, g.taps, g.c)))
+        found = replace(own_kernel, scratch=scratch, rows=made.length)
         if made.copy:
             way = way_of_loops(weight_copy(g, types[w], strides[w]))
             found = replace(found, copies=("weight",), then=(way,))
@@ -272,7 +286,8 @@ class Chooser:
         if rows is not None and rows.floating and not tiled:
             scratch += _up(result.nbytes)
         block = (made.rows, made.across)
-        return Choice("packed", scratch, tile=made.tile, block=block)
+        shared = sharing(of_product(1, g.positions, g.o, k))
+        return Choice("packed", scratch, tile=made.tile, block=block, **shared)
 
     def _matmul(
         self,
@@ -299,7 +314,7 @@ class Chooser:
         if kind == "blas" or not self.blas:
             if tiled:
                 parts = [(0, z.shape[-2])]
-            own = self._panels(x, z, strides, longest(parts))
+            own = self._panels(x, z, strides, parts)
             if own is not None and tiled:
                 waits = own.tile[2] < x.shape[-1] and rows is not None and rows.floating
                 return replace(own, scratch=own.scratch + (_up(z.nbytes) if waits else 0))
@@ -308,22 +323,29 @@ class Chooser:
         return Choice(kind, scratch, rows=length)
 
     def _panels(
-        self, x: TensorType, z: TensorType, strides: Sequence[tuple[int, ...]], rows: int
+        self,
+        x: TensorType,
+        z: TensorType,
+        strides: Sequence[tuple[int, ...]],
+        parts: Sequence[tuple[int, Count]],
     ) -> Choice | None:
-        """A product of our own, if the model has it faster. rows: at a time."""
+        """A product of our own, if the model has it faster. parts: of its rows, which are made at a time."""
         if z.dtype != "f32" or varies(x.shape[-1]):
             return None
         try:
             runs = batch_steps(z.shape[:-2], [s[:-2] for s in strides])
         except ManyRuns:
             return None
-        product = Problem(rows, z.shape[-1], x.shape[-1], runs[0][0]).most()
+        batch, (n, k) = runs[0][0], (z.shape[-1], x.shape[-1])
+        product = Problem(longest(parts), n, k, batch).most()
         a = "k" if strides[0][-1] == 1 else "lanes"
         b = "lanes" if strides[1][-1] == 1 else "k"
-        return self._blocked("panels", Contest(product, a, b))
+        return self._blocked("panels", Contest(product, a, b), of_product(batch, parts[0][1], n, k))
 
-    def _blocked(self, kind: str, contest: Contest) -> Choice | None:
-        """A product of our own, if it is faster than the library's."""
+    def _blocked(
+        self, kind: str, contest: Contest, nanoseconds: Callable[[At], float]
+    ) -> Choice | None:
+        """A product of our own, if it is faster than the library's. nanoseconds: what it takes on one thread."""
         p, product = self.processor, contest.product
         if p is None:
             return None
@@ -333,9 +355,10 @@ class Chooser:
             if not (own_is_faster(p, product, self.threads) if own is None else own):
                 return None
         if kind == "patches":
-            return blocked(kind, blocks_of(p, product, self.threads), self.threads)
-        made = cut(p, contest, self.threads)
-        return blocked(kind if made.packed else "rows", made, self.threads)
+            made = blocks_of(p, product, self.threads)
+        else:
+            made = cut(p, contest, self.threads)
+        return blocked(kind if made.packed else "rows", made, self.threads, sharing(nanoseconds))
 
     def _product_kind(self, z: TensorType, strides: Sequence[tuple[int, ...]]) -> str:
         if not self.blas or z.dtype not in BLAS_DTYPES:

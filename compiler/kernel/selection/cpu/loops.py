@@ -8,12 +8,12 @@ from math import prod
 
 from gflow.compiler.kernel.description import Kernel
 from gflow.compiler.targets.processors import ANY
-from gflow.dialects.extents import at_most, current, divisor
+from gflow.dialects.extents import at_most, divisor
 from gflow.dialects.types import FLOATS
 
 from ..choice import Choice, Way
 from . import row_values
-from .sharing import of_kernel, shared_from
+from .sharing import Sharing, of_kernel, sharing
 
 #: with fewer independent pieces than this, threads share the work inside a piece
 _FEW = 8
@@ -90,11 +90,13 @@ def loops_of(k: Kernel) -> Loops:
 def way_of_loops(k: Kernel) -> Way:
     """How a kernel runs, as `gflow.kernel` has it of one launch."""
     p = loops_of(k)
-    shared, from_size = shared_from(of_kernel(k)) if p.mode != "scalar" else (False, 0)
+    shared: Sharing = {"threads": "one", "from_size": 0}
+    if p.mode != "scalar":
+        shared = sharing(of_kernel(k))
     order = (*p.outer, *p.reduced, *((p.vector,) if p.vector >= 0 else ()))
     return Way(
         order=order, lanes=p.lanes, unroll=p.unroll, share="inner" if p.split else "outer",
-        kept=len(p.cached), threads="all" if shared else "one", from_size=from_size,
+        kept=len(p.cached), **shared,
     )  # fmt: skip
 
 
@@ -141,8 +143,7 @@ def loops_from(choice: Way, k: Kernel) -> Loops:
             choice.kept <= most,
             f"keeps more values of a row than the {most} that several passes read",
         )
-    timed = choice.threads == "all" and current() is not None
-    choice.check(choice.from_size == 0 or timed, "has from_size for a kernel that one thread runs")
+    choice.shared()
     choice.check(
         choice.threads == "one" or vector >= 0,
         "has all threads run a kernel without a vector dimension",

@@ -17,7 +17,7 @@ from ...blocks import LANES
 from ...movement import Unplaced, kernels
 from ..choice import Choice
 from .loops import runs, way_of_loops
-from .sharing import At, of_quantized, shared_from
+from .sharing import At, of_quantized, sharing
 
 #: ops that only move or make elements
 MOVEMENT = ("iota", "pad", "concatenate", "reverse")
@@ -42,9 +42,7 @@ def index_copy(o: Op, body: Body, at: Sequence[Layout]) -> Choice:
     def nanoseconds(size: At) -> float:
         return prod(map(size, others)) * size(count) * ty.itemsize / ANY.copied
 
-    shared, from_size = shared_from(nanoseconds)
-    threads = "all" if shared else "one"
-    return Choice("kernel", threads=threads, from_size=from_size, then=copied.then)
+    return Choice("kernel", then=copied.then, **sharing(nanoseconds))
 
 
 def quantized_matmul(o: Op, body: Body, at: Sequence[Layout]) -> Choice:
@@ -52,9 +50,7 @@ def quantized_matmul(o: Op, body: Body, at: Sequence[Layout]) -> Choice:
     bits = read(OPS[o.name], o.op.attributes)["bits"]
     (m, k), n = body.types[o.operands[0]].shape, body.types[o.results[0]].shape[1]
     tile = next((t for t in _TILES if t[0] >= at_most(m)), _TILES[-1])
-    shared, from_size = shared_from(of_quantized(m, n, k, bits))
-    threads = "all" if shared else "one"
-    return Choice("kernel", tile=(*tile, GROUP), threads=threads, from_size=from_size)
+    return Choice("kernel", tile=(*tile, GROUP), **sharing(of_quantized(m, n, k, bits)))
 
 
 CHOOSERS: Mapping[str, Callable[[Op, Body, Sequence[Layout]], Choice]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeVar
 
 from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import Count, Piece, at_most, longest, pieces
@@ -16,6 +17,8 @@ from ...convolution import ROLES, Geometry
 from ...description import Kernel
 from ...movement import NOWHERE, Copy, copying
 from .rows import MOST_PIECES, Rows
+
+_N = TypeVar("_N", bound=Count)
 
 
 @dataclass(frozen=True)
@@ -164,12 +167,17 @@ def by_taps(
 
 def product_of(g: Geometry, made: Patches) -> Problem:
     """The largest product of a convolution by patches, of one group."""
-    count, k = longest(made.pieces), g.taps * g.cg
+    return Problem(*sizes_of(g, longest(made.pieces)))
+
+
+def sizes_of(g: Geometry, count: _N) -> tuple[_N | int, _N | int, _N | int]:
+    """Rows, columns and K of the product of a convolution by patches, of one group and so many positions."""
+    k = g.taps * g.cg
     if g.name == "convolution":
-        return Problem(count, g.og, k)
+        return count, g.og, k
     if g.name == "convolution_weight_grad":
-        return Problem(g.og, k, count)
-    return Problem(count, k, g.og)
+        return g.og, k, count
+    return count, k, g.og
 
 
 def _patches(g: Geometry, k: int, parts: list[tuple[int, Count]]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import TypedDict
 
 from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import Count, N, Piece, current
@@ -53,6 +54,19 @@ def shared_from(nanoseconds: Callable[[At], float]) -> tuple[bool, int]:
         middle = (low + high) // 2
         low, high = (low, middle) if pays_at(middle) else (middle + 1, high)
     return True, low
+
+
+class Sharing(TypedDict):
+    """The fields of a choice that say whether all threads run a kernel."""
+
+    threads: str
+    from_size: int
+
+
+def sharing(nanoseconds: Callable[[At], float]) -> Sharing:
+    """Whether all threads run a kernel, as `gflow.kernel` has it. nanoseconds: as `shared_from` takes them."""
+    shared, from_size = shared_from(nanoseconds)
+    return {"threads": "all" if shared else "one", "from_size": from_size}
 
 
 def of_kernel(k: Kernel) -> Callable[[At], float]:

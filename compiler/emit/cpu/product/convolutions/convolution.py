@@ -175,10 +175,12 @@ class _Convolution:
         self.b.externals |= externals
         given = sizes(self.g) | words
         taken = (*(given[n] for n in names), *more)
-        positions = words.get("count", self.g.positions)
-        assert not isinstance(positions, Place | KernelAddress)
-        cost = of_windows(positions, self.g.taps, self.g.cg if "rows" in words else self.g.c)
-        parallel, from_size = shared_from(cost)
+        if self.g.depthwise:
+            parallel, from_size = self.b.choice.shared()
+        else:
+            positions = words.get("count", self.g.positions)
+            assert not isinstance(positions, Place | KernelAddress)
+            parallel, from_size = shared_from(of_windows(positions, self.g.taps, self.g.cg))
         self.b.steps.append(KernelStep(name, taken, parallel, self.label, from_size=from_size))
 
     def product(
@@ -206,6 +208,7 @@ class _Convolution:
                 (m, n, k),
                 self.panels,
                 self.label,
+                self.b.choice.shared(),
                 add=add,
                 finish=finish,
                 first=first,

@@ -74,31 +74,18 @@ class _Packed(Function):
 
     def _shares(self, count: str, along: str, team: str) -> None:
         w = self.w
-        result, t, had, took, before = (self.fresh("s") for _ in range(5))
-        first, none = self._take(), self.i64(-1)
-        self.line(
-            f"{result}:2 = scf.while ({t} = {first}, {had} = {none}) : (i64, i64) -> (i64, i64) {{"
-        )
-        with self.indented():
-            self.line(f"scf.condition({self.compare('slt', t, count)}) {t}, {had} : i64, i64")
-        self.line("} do {")
-        self.line(f"^bb0({took}: i64, {before}: i64):")
-        with self.indented():
-            block, side = self.split(took, along)
+
+        def share(block: str, side: str, before: str) -> None:
             row = self.mul(block, w["rows"])
             rows = self.at_most(self.sub(w["m"], row), w["rows"])
             self.branch(self.compare("ne", block, before), lambda: self._addresses(row, rows))
             self._tiles(row, rows, self.mul(side, w["across"]))
-            self.line(f"scf.yield {self._take()}, {block} : i64, i64")
-        self.line("}")
-        last = self.compare("eq", f"{result}#0", self.sub(self.add(count, team), 1))
+
+        taken = self.shares(self.next, count, along, share)
+        last = self.compare("eq", taken, self.sub(self.add(count, team), 1))
         self.branch(
             last, lambda: self.line(f"llvm.store {self.i64(0)}, {self.next} : i64, !llvm.ptr")
         )
-
-    def _take(self) -> str:
-        """The number of the next share."""
-        return self(f"llvm.atomicrmw add {self.next}, {self.i64(1)} monotonic : !llvm.ptr, i64")
 
     # -- addresses
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.convolution import Geometry, packed_geometry
-from gflow.compiler.kernel.selection.cpu.sharing import of_product, shared_from
 from gflow.dialects.extents import Count
 from gflow.dialects.program import KernelAddress, KernelStep, Place
 
@@ -54,7 +53,7 @@ def product(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     if _NAME not in b.kernels:
         b.kernels[_NAME] = kernel.function(_NAME)
         b.externals |= set(kernel.EXTERNALS)
-    parallel, from_size = shared_from(of_product(1, g.positions, g.o, k))
+    parallel, from_size = b.choice.shared()
     taken = (*(given[name] for name in kernel.WORDS), *words)
     b.steps.append(KernelStep(_NAME, taken, parallel, b.label(o), True, from_size=from_size))  # type: ignore[arg-type]
     if after is not None:
