@@ -1,7 +1,8 @@
 """The engines beside gflow's own code: the same graphs by our kernels, XLA, ONNX Runtime and OpenVINO, in turn.
 
     python -m benchmarks engines [--models mlp,decoder] [--engines own,xla,onnxruntime,openvino] [--training]
-                                 [--rounds 15] [--threads N] [--quick] [--json FILE]
+                                 [--importers] [--clock wall|processor] [--rounds 15] [--threads N] [--quick]
+                                 [--json FILE]
 
 Each engine runs in the graph that its switch makes (`enable_xla_jit()`, …), on copies of the same parameters and the
 same inputs: forwards in evaluation mode by default, whole training steps with `--training` (our code and XLA alone, the
@@ -14,6 +15,12 @@ own code, below 1 where the engine is faster. The first call is in seconds; it t
 `regions` are the parts that the engine runs; `kept` counts ops that stayed with gflow, but for checks of values and
 what only they need. An engine that is not installed is left out, and named. XLA takes all cores, whatever `--threads`
 says; the others take as many threads as PyTorch.
+
+`--importers` runs forwards by the engines' own tools beside, on the same model: XLA on the StableHLO that `flow.save`
+writes, its arguments made beforehand; ONNX Runtime on the file of `torch.onnx.export`; OpenVINO by `convert_model`.
+`x importer` is how fast an engine in gflow is beside its own tool, the median of the rounds' ratios: above 1 it is
+faster. `--clock processor` counts the time that all threads of the process work, which other work on the machine does
+not change as much.
 """
 
 from __future__ import annotations
@@ -21,18 +28,23 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 import gflow as flow
+from benchmarks.frozen import ENGINES as IMPORTERS
 from benchmarks.harness import machine
 from benchmarks.harness.measure import note
 from benchmarks.harness.report import number, table
 from benchmarks.workloads.items import ITEMS, Work, loss_of, make_work
+from gflow.runtime.engines.load import load_code
 from gflow.runtime.engines.packages import available
 
 #: by name the switch of a graph's configuration
@@ -44,7 +56,18 @@ SWITCHES = {
 }
 TRAINS = ("own", "xla")
 MODELS = [item.name for item in ITEMS.values() if item.kind == "training"]
-HEAD = ("model", "engine", "ms", "x own", "first call s", "difference", "regions", "kept")
+HEAD = (
+    "model",
+    "engine",
+    "ms",
+    "x own",
+    "x importer",
+    "first call s",
+    "difference",
+    "regions",
+    "kept",
+)
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 
 class Step(flow.nn.Graph):
@@ -70,28 +93,32 @@ class Step(flow.nn.Graph):
 class Runner:
     """One engine on one model. first: seconds of the first call. found: results to be compared."""
 
-    def __init__(self, name: str, engine: str, training: bool, quick: bool) -> None:
+    def __init__(
+        self, name: str, engine: str, training: bool, quick: bool, clock: Callable[[], float]
+    ) -> None:
+        self.clock = clock
         work = make_work(name, quick)  # the same parameters and inputs for each engine
         work.module.train(training)
         self.inputs = work.inputs if training else work.inputs[:-1]
         self.training = training
-        self.graph = Step(work, engine, training)
+        self.module, self.graph = work.module, Step(work, engine, training)
+        self.run: Callable[..., Tensor] = self.graph
         start = time.perf_counter()
         self.found = [self._call()]
         self.first = time.perf_counter() - start
 
     def _call(self) -> Tensor:
         with torch.set_grad_enabled(self.training):
-            return self.graph(*self.inputs).detach().clone()
+            return self.run(*self.inputs).detach().clone()
 
     def time(self, budget: float) -> float:
         """Seconds of a call: forwards as many as fit in a budget, their mean; one training step, its loss kept."""
-        start, count = time.perf_counter(), 0
-        while count == 0 or (not self.training and time.perf_counter() - start < budget):
+        start, count = self.clock(), 0
+        while count == 0 or (not self.training and self.clock() - start < budget):
             with torch.set_grad_enabled(self.training):
-                out = self.graph(*self.inputs)
+                out = self.run(*self.inputs)
             count += 1
-        taken = (time.perf_counter() - start) / count
+        taken = (self.clock() - start) / count
         if self.training:
             self.found.append(out.detach().clone())
         return taken
@@ -103,6 +130,41 @@ class Runner:
         return len(report.engines), sum(s.times for s in kept)
 
 
+class Imported(Runner):
+    """An engine by its own tool, on the module of one of ours."""
+
+    def __init__(self, engine: str, own: Runner) -> None:
+        self.clock, self.training, self.inputs = own.clock, False, own.inputs
+        start = time.perf_counter()
+        with torch.no_grad():
+            self.run = (
+                _by_xla(own) if engine == "xla" else IMPORTERS[engine](own.module, own.inputs)
+            )
+        self.found = [self._call()]
+        self.first = time.perf_counter() - start
+
+    def regions(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def _by_xla(own: Runner) -> Callable[..., Tensor]:
+    """XLA on the file of a graph; arguments that stay are made once."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.stablehlo"
+        flow.save(own.graph, path, format="stablehlo")
+        code = load_code("xla", path.read_bytes())
+        with safe_open(f"{path}.safetensors", "pt") as file:
+            names = json.loads(file.metadata()["arguments"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    weights = [tensors[name] for name in names if name in tensors]
+
+    def run(*inputs: Tensor) -> Tensor:
+        given, kept = iter(inputs), iter(weights)
+        return code.run([next(kept if n in tensors else given) for n in names], [None])[0]
+
+    return run
+
+
 def difference(found: list[Tensor], want: list[Tensor]) -> float:
     """The largest, of the largest element."""
     pairs = list(zip(found, want, strict=True))
@@ -111,14 +173,20 @@ def difference(found: list[Tensor], want: list[Tensor]) -> float:
 
 
 def measure(
-    name: str, engines: list[str], training: bool, rounds: int, budget: float, quick: bool
-) -> dict[str, Any]:
-    """By engine milliseconds, ratios to our own code, seconds of the first call, differences, regions and kept ops."""
+    name: str, engines: list[str], training: bool, rounds: int, budget: float, quick: bool,
+    importers: bool = False, clock: str = "wall",
+) -> dict[str, Any]:  # fmt: skip
+    """By engine milliseconds, ratios to our own code and the engine's tool, seconds of the first call, differences,
+    regions and kept ops."""
     made: dict[str, Runner] = {}
     for engine in engines:
         note(f"{name}: {engine}")
-        made[engine] = Runner(name, engine, training, quick)
-    times: dict[str, list[float]] = {engine: [] for engine in engines}
+        made[engine] = Runner(name, engine, training, quick, CLOCKS[clock])
+    for engine in engines if importers else []:
+        if engine != "own":
+            note(f"{name}: {engine} by its own tool")
+            made[f"{engine}'s own tool"] = Imported(engine, made["own"])
+    times: dict[str, list[float]] = {engine: [] for engine in made}
     for _ in range(rounds):
         for engine, runner in made.items():
             times[engine].append(runner.time(budget))
@@ -130,6 +198,9 @@ def measure(
         rows[engine] = {
             "ms": 1e3 * median(times[engine]),
             "ratio": median(t / own for t, own in zip(times[engine], times["own"])),
+            "importer": None
+            if (tool := times.get(f"{engine}'s own tool")) is None
+            else median(theirs / t for t, theirs in zip(times[engine], tool)),
             "first_call_s": runner.first,
             "difference": difference(runner.found, made["own"].found),
             "regions": regions,
@@ -143,6 +214,8 @@ def main(argv: list[str]) -> int:
     add = parser.add_argument
     add("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)}, separated by commas")
     add("--engines", default=",".join(SWITCHES), help="beside our own code, which always runs")
+    add("--importers", action="store_true", help="each engine by its own tool beside")
+    add("--clock", choices=[*CLOCKS], default="wall", help="what a time is")
     add("--training", action="store_true", help="training steps, of our own code and XLA")
     add("--rounds", type=int, default=15, help="samples of each engine, taken in turn")
     add("--seconds", type=float, default=0.1, help="of each engine in a round, forwards alone")
@@ -170,15 +243,20 @@ def main(argv: list[str]) -> int:
     rounds, budget = (2, 0.0) if args.quick else (args.rounds, args.seconds)
     what = "training step" if args.training else "forward"
     result: dict[str, Any] = {"machine": machine.describe(), "quick": args.quick, "rounds": rounds}
+    result |= {"clock": args.clock}
     result |= {"work": what, "threads": torch.get_num_threads(), "rows": {}}
     lines: list[tuple[str, ...]] = []
     for name in args.models.split(","):
-        rows = measure(name, engines, args.training, rounds, budget, args.quick)
+        rows = measure(
+            name, engines, args.training, rounds, budget, args.quick,
+            args.importers and not args.training, args.clock,
+        )  # fmt: skip
         result["rows"][name] = rows
         for engine, row in rows.items():
             figures = (
                 number(row["ms"], 2),
                 number(row["ratio"], 2),
+                "" if row["importer"] is None else number(row["importer"], 2),
                 number(row["first_call_s"], 2),
             )
             counts = (str(row["regions"]), str(row["kept"]))
@@ -187,7 +265,7 @@ def main(argv: list[str]) -> int:
             args.json.write_text(json.dumps(result, indent=1) + "\n")
     found = result["machine"]
     on = f"{found['processor']}, {result['threads']} threads"
-    print(f"{what}; {on}; torch {found['versions']['torch']}; {found['date']}")
+    print(f"{what}; {on}, {args.clock} time; torch {found['versions']['torch']}; {found['date']}")
     if args.quick:
         print("--quick: small sizes, so these numbers compare nothing")
     print(table(HEAD, lines))

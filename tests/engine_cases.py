@@ -356,6 +356,20 @@ def _contractions() -> None:
                      lambda x, dy, a=attrs, s=w: b("convolution_weight_grad", x, dy, **a, shape=s), label)  # fmt: skip
 
 
+def _packed() -> None:
+    """Strips of 4 outputs, the last of which are not used."""
+    ways = [
+        ((2, 3, 5), (2, 20), 7, (), (), (), ()),
+        ((2, 6, 5, 3), (2, 72), 6, (3, 2), (2, 1), (1, 0), (1, 2)),
+        ((1, 6, 5, 6), (2, 36), 6, (3, 3), (1, 1), (1, 1), (1, 1)),
+    ]
+    for number, (x, weight, columns, kernel, stride, padding, dilation) in enumerate(ways):
+        attrs = {"columns": columns, "kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation,
+                 "depthwise": number == 2}  # fmt: skip
+        case("packed_product", [Arg(x), Arg(weight)],
+             lambda x, w, a=attrs: b("packed_product", x, w, **a), str(number))  # fmt: skip
+
+
 _WINDOWS: list[dict[str, Any]] = [
     {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)},
     {"kernel": (2, 3), "stride": (2, 1), "padding": (0, 1), "ceil_mode": True},
@@ -551,6 +565,7 @@ def all_cases() -> list[EngineCase]:
             _shapes,
             _reductions,
             _contractions,
+            _packed,
             _pooling,
             _networks,
             _regions,

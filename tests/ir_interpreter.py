@@ -8,6 +8,7 @@ Understands modules before and after fusion (a `gflow.fused` runs its region).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -268,6 +269,18 @@ def _convolution(xs: list[Tensor], a: Attrs) -> Tensor:
     return _last(a["layout"], torch.ops.aten.convolution(x, w, None, **_conv_call(a)))
 
 
+def _packed_product(xs: list[Tensor], a: Attrs) -> Tensor:
+    x, packed = xs
+    k = math.prod(a["kernel"]) * (1 if a.get("depthwise") else x.shape[-1])
+    # an output's number in its strip stands behind the position in K
+    rows = packed.unflatten(1, (k, -1)).mT.flatten(0, 1)[: a["columns"]]
+    if not a["kernel"]:
+        return x @ rows.mT
+    w = rows.reshape(a["columns"], *a["kernel"], -1)
+    groups = a["columns"] if a.get("depthwise") else 1
+    return _convolution([x, w], {**a, "layout": "N*C", "groups": groups})
+
+
 def _conv_grad(which: int) -> Callable[[list[Tensor], Attrs], Tensor]:
     def run(xs: list[Tensor], a: Attrs) -> Tensor:
         n, c, spatial = conv_dims(a["layout"], len(a["shape"]))
@@ -464,6 +477,7 @@ _RULES: dict[str, Callable[[list[Tensor], Attrs], Tensor]] = {
         [rows.sum(0) for rows in xs[0].flatten(0, -2).split(a["run"])]
     ),
     "convolution": _convolution,
+    "packed_product": _packed_product,
     "convolution_input_grad": _conv_grad(0),
     "convolution_weight_grad": _conv_grad(1),
     "random": _random,

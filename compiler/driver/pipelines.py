@@ -54,6 +54,11 @@ class PipelineOptions:
     zero_restore_level: int = 1
     bucket_bytes: int = 25 << 20
 
+    @property
+    def exact_sums(self) -> bool:
+        """Whether statistics of norms are summed in float64: engines that read ONNX have it for few ops, or none."""
+        return self.engine in ("", "xla")
+
 
 def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> str:
     """The passes for a target. host: more options of `gflow-select-kernels`, each after a space.

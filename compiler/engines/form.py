@@ -90,7 +90,6 @@ NOWHERE = {
     "aten": "a call into PyTorch; the op stays with gflow",  # but for those in `CALLS`
     "check": "engines cannot end a run with an error of ours: in a partitioned program it stays with gflow, and "
     "files that are written leave it out",
-    "packed_product": "frozen graphs are for gflow's own kernels",
     "quantized_matmul": "frozen graphs are for gflow's own kernels",
     "reshard": "a program for one device has none: gflow-partition makes collectives of it",
 }

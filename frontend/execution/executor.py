@@ -185,7 +185,10 @@ def _lowered(trace: Trace, options: Any, which: int = 0) -> Any:
     # start-up: the compiler is loaded by the first compilation
     from gflow.lowering import lower
 
-    return lower(trace, which, options.target, halves=bool(options.passes.amp))
+    passes = options.passes
+    return lower(
+        trace, which, options.target, halves=bool(passes.amp), exact_sums=passes.exact_sums
+    )
 
 
 def programs_for(

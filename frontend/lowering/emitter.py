@@ -150,16 +150,24 @@ class Value:
         return self.em.reduce(self, "sum", dims, keepdim)
 
     def exact_sum(self, dims: Sequence[int], keepdim: bool = False) -> Value:
-        """The sum as float64, which the addition of float32 is not rounded to float32 for."""
-        return self.em.reduce(self, "sum", dims, keepdim, None if self.dtype == "f64" else "f64")
+        """The sum as float64, which the addition of float32 is not rounded to float32 for, where the program's engine
+        has float64."""
+        wide = self.em.exact_sums and self.dtype != "f64"
+        return self.em.reduce(self, "sum", dims, keepdim, "f64" if wide else None)
 
 
 class Emitter:
     """Appends ops to a block. One for each lowered trace; must be used inside its MLIR context."""
 
-    def __init__(self, block: ir.Block, wide_statistics: bool = True, halves: bool = False) -> None:
+    def __init__(
+        self,
+        block: ir.Block,
+        wide_statistics: bool = True,
+        halves: bool = False,
+        exact_sums: bool = True,
+    ) -> None:
         self.block = block
-        self.wide_statistics, self.halves = wide_statistics, halves
+        self.wide_statistics, self.halves, self.exact_sums = wide_statistics, halves, exact_sums
         self.trace: Trace | None = None
         self.current: TraceOp | None = None  # its call that is being lowered
         self.current_results: Sequence[Any] = ()  # the TraceValues that the rule at work must give

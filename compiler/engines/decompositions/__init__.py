@@ -35,6 +35,7 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
     "convolution_weight_grad": _one(networks.weight_grad),
     "max_pool": lambda terms, attrs: windows.max_pool(terms[0], attrs),
     "max_pool_grad": _one(windows.max_pool_grad),
+    "packed_product": _one(networks.packed_product),
     "partial_sums": _one(networks.partial_sums),
     "random": _one(networks.random),
     "reduce": _one(networks.reduce),

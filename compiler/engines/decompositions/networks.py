@@ -8,6 +8,7 @@ from typing import Any
 from gflow.dialects.extents import varies
 from gflow.dialects.ops.attention import extras
 from gflow.dialects.ops.compute import conv_dims, kernel_dims
+from gflow.dialects.ops.packed import packed_k, strip_of
 
 from .functions import wide
 from .terms import Term, iota, make, splat
@@ -139,6 +140,22 @@ def weight_grad(x: Term, dy: Term, attrs: Attrs) -> Term:
     for at, d in enumerate((o, i, *sizes)):
         order[d] = at
     return found.permute(*order)
+
+
+def packed_product(x: Term, weight: Term, attrs: Attrs) -> Term:
+    """The weight unpacked, and a matrix product or a convolution with channels last."""
+    k = packed_k(x.type, attrs)
+    strips, strip = weight.shape[0], strip_of(weight.type, k)
+    rows = weight.reshape(strips, k, strip).permute(0, 2, 1).reshape(strips * strip, k)
+    rows = rows.slice(0, 0, attrs["columns"])
+    if not attrs["kernel"]:
+        lines = x.reshape(math.prod(x.shape[:-1]), k)
+        found = make("matmul", lines, rows.permute(1, 0))
+        return found.reshape(*x.shape[:-1], attrs["columns"])
+    groups = attrs["columns"] if attrs.get("depthwise") else 1
+    kernel = rows.reshape(attrs["columns"], *attrs["kernel"], x.shape[-1] // groups)
+    moved = {name: attrs[name] for name in ("stride", "padding", "dilation")}
+    return make("convolution", x, kernel, groups=groups, layout="N*C", **moved)
 
 
 # -- reductions
