@@ -88,6 +88,8 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         programs = _RUNS * target.device.multiprocessors
         passes.append(f"gflow-join-reductions{{programs={programs}}}")
     passes += [_schedule(options, target)]
+    if target.gpu and options.straighten != "Disable":
+        passes.append(f"gflow-group-products{{target={target}}}")
     counted = f"scratch={target}{_times(target)}"
     if options.memory_budget:
         passes.append(f"gflow-rematerialize{{budget={options.memory_budget} {counted}}}")

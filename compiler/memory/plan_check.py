@@ -227,7 +227,7 @@ def _launches(body: Body, at: list[Layout], places: dict[int, PlanPlace]) -> Ite
         done.add(launch)
         together = Together(body, at, where)
         for o in ops:
-            shares = len(ops) > 1 and kind_of(o.op) != "merged"
+            shares = len(ops) > 1 and kind_of(o.op) not in ("merged", "product")
             for place in (places[r] for r in o.results if shares and r in places):
                 if place.space != "arg":
                     yield (

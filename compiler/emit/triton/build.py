@@ -26,6 +26,7 @@ from .. import collectives, steps
 from ..collectives import axis_sizes
 from ..placement import arguments, results
 from .ops import argmax, attention, checks, indexing, movement, pooling, scan_sort
+from .product import one_launch
 from .product.convolution import convolution
 from .product.epilogue import follow
 from .product.matmul import matmul
@@ -46,9 +47,12 @@ def build_with(b: Builder) -> Program:
     """The program of a builder's function; `b.units` then says which steps are whose."""
     function = b.function
     check_target(function, b.target)
-    for launch, ops in groupby(b.body.ops, key=_merged):
+    for (launch, kind), ops in groupby(b.body.ops, key=_shared):
         if launch is not None:
-            horizontal_fusion.launch(b, [*ops])
+            if kind == "merged":
+                horizontal_fusion.launch(b, [*ops])
+            else:
+                one_launch.launch(b, [*ops], _contraction)
             continue
         for o in ops:
             with b.unit([o]):
@@ -80,9 +84,10 @@ def built_again(program: Program) -> Iterator[tuple[ir.Module, Builder, Program]
         yield module, b, build_with(b)
 
 
-def _merged(o: Op) -> int | None:
-    """The launch that an op shares with its neighbours on a GPU."""
-    return launch_of(o.op) if kind_of(o.op) == "merged" else None
+def _shared(o: Op) -> tuple[int | None, str]:
+    """The launch that an op shares with its neighbours on a GPU, and the kind of their kernel."""
+    kind = kind_of(o.op)
+    return (launch_of(o.op), kind) if kind in ("merged", "product") else (None, "")
 
 
 def add_op(b: Builder, o: Op) -> None:

@@ -43,6 +43,14 @@ class Source:
     comment: Callable[[], str] | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True)
+class Held:
+    """A kernel, and what a launch of it alone would pass."""
+
+    source: Source
+    args: tuple[int | float | Place, ...]
+
+
 class Builder(Placement):
     """What a program gets, step by step.
 
@@ -50,7 +58,8 @@ class Builder(Placement):
     triton: kernels so far, by name.
     units: the ops that steps are of: ops, the first step, the one behind the last.
     choice: of the op whose launches are added; taken: how many of its ways have been.
-    tried: for each launch of an op alone the ways to run it, and which of the op's launches it is.
+    tried: for each launch of an op alone, or of products, the ways to run it, and which of the op's launches it is.
+    held: launches that are to be one, while they are collected.
     """
 
     def __init__(self, function: func.FuncOp, target: Target) -> None:
@@ -60,6 +69,7 @@ class Builder(Placement):
         self.units: list[tuple[tuple[Op, ...], int, int]] = []
         self.choice, self.taken = Choice("none"), 0
         self.tried: dict[int, tuple[tuple[TritonConfig, ...], int]] = {}
+        self.held: list[Held] | None = None
 
     @contextmanager
     def unit(self, ops: Sequence[Op]) -> Iterator[None]:
@@ -85,6 +95,13 @@ class Builder(Placement):
             f"has entries for {count} launches, and its kernels make {self.taken}",
         )
         self.choice, self.taken = Choice("none"), 0
+
+    @contextmanager
+    def holding(self) -> Iterator[list[Held]]:
+        """The launches that are added in here, which are not the program's yet."""
+        self.held = []
+        yield self.held
+        self.held = None
 
     def way(self, precise: bool = False) -> Way:
         """How the next launch of the op runs. precise: whether it makes products, whose precision is chosen."""
@@ -129,6 +146,9 @@ class Builder(Placement):
 
         args: one for each of the source's parameters.
         """
+        if self.held is not None:
+            self.held.append(Held(source, tuple(args)))
+            return
         if self.choice.tuned:  # nothing is left to try
             source = replace(source, configs=source.configs[:1])
         kernel = self._named(source, _multiples(source, args))

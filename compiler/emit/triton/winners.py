@@ -23,8 +23,8 @@ def with_winners(
 ) -> Program:
     """`found`, with what `autotune.tune` chose for the launches of `program` in its IR.
 
-    calls: of libraries, as `tune` was given them. device: where was measured. Ops that share a launch are left as
-    they are: that has one way to run.
+    calls: of libraries, as `tune` was given them. device: where was measured. Pointwise ops that share a
+    launch are left as they are: that has one way to run. Products of a launch all get what it runs with.
     """
     with built_again(program) as (module, b, _):
         now = 0
@@ -37,7 +37,7 @@ def with_winners(
             raced = begin in calls or any(
                 len(b.tried.get(n, ((), 0))[0]) > 1 for n in range(begin, end)
             )
-            if len(ops) > 1 or not raced:
+            if not raced:
                 continue
             choice = choice_of(ops[0].op)
             if by_library:
@@ -45,7 +45,8 @@ def with_winners(
                 chosen = Choice("pytorch", choice.scratch, library=library_of(name))
             else:
                 chosen = _chosen(b, choice, begin, steps)
-            ops[0].op.attributes[KERNEL] = replace(chosen, tuned=device).attribute()
+            for o in ops:
+                o.op.attributes[KERNEL] = replace(chosen, tuned=device).attribute()
         return replace(found, ir=module.operation.get_asm(enable_debug_info=True))
 
 

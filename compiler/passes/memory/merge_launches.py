@@ -1,4 +1,4 @@
-"""Let adjacent pointwise GPU kernels without memory dependences share launches.
+"""Let adjacent GPU kernels without memory dependences share launches: pointwise kernels, and grouped products.
 
 Before, planned for a GPU:
 
@@ -21,6 +21,9 @@ with addresses and sizes as parameters: elementwise kernels over one dimension. 
 planned addresses, so the pass runs after `gflow-plan-memory`. No op is moved past an op that it depends on, or past
 the wait for a collective. All ops of a launch have one kernel choice, and the block size follows from all of them.
 
+Products that `gflow-group-products` put side by side keep their `gflow.launch` if their kernel was chosen for all of
+them (one tile for each program, K not split) and none writes what another one reads or writes; else each runs alone.
+
 Launches can be edited like other choices. An op without `gflow.launch`, with a kernel of kind "region", runs alone.
 Code generation refuses a launch whose ops have different kernels. The pass leaves an op alone whose kernel was edited
 before. On a CPU `gflow-merge-updates` decides which ops share a step.
@@ -30,9 +33,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from gflow.compiler.kernel.description import Kernel, describe
 from gflow.compiler.kernel.selection.choice import Choice, choice_of, selected_for
+from gflow.compiler.kernel.selection.gpu.product.shared import is_shared
 from gflow.compiler.kernel.selection.gpu.region.launches import choose_region
 from gflow.compiler.kernel.selection.gpu.region.merged import (
     Member,
@@ -43,7 +48,7 @@ from gflow.compiler.kernel.selection.gpu.region.merged import (
 from gflow.compiler.memory.places import addresses
 from gflow.compiler.memory.spans import Together, address
 from gflow.compiler.targets import Device
-from gflow.dialects.marks import KERNEL, LAUNCH, kind_of
+from gflow.dialects.marks import KERNEL, LAUNCH, kind_of, launch_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import WAIT
 from gflow.dialects.program import Place
@@ -93,6 +98,7 @@ class _Pass:
         self.together = Together(body, at, self.places)
 
     def run(self) -> None:
+        products = self.products()
         for o in self.body.ops:
             if o.name == WAIT:  # what stands before it covers the collective
                 self.flush(o.op)
@@ -101,14 +107,42 @@ class _Pass:
                 self.window.append((o, None))
                 continue
             member = self.member(o)
-            if LAUNCH in o.op.attributes:  # of updates, as a processor runs them
-                del o.op.attributes[LAUNCH]
+            if LAUNCH in o.op.attributes and o.index not in products:
+                del o.op.attributes[LAUNCH]  # of updates, as a processor runs them
             if member is None or self.together.conflict(o) is not None:
                 self.flush(o.op)
             if member is not None:
                 self.window.append((o, member))
                 self.together.add(o)
         self.flush(self.body.terminator)
+
+    def products(self) -> set[int]:
+        """Number the launches that products share; those that may share none run alone. Gives the ops that do."""
+        found: set[int] = set()
+        running = [o for o in self.body.ops if not is_view(o, self.at) and o.name != "constant"]
+        for number, same in groupby(running, key=_shared_product):
+            group = [*same]
+            if number is None or len(group) == 1 or not self.side_by_side(group):
+                continue
+            for o in group:
+                o.op.attributes[LAUNCH] = _number(self.launches)
+                if o is not group[-1]:
+                    o.op.move_before(group[-1].op)
+            found |= {o.index for o in group}
+            self.launches += 1
+        return found
+
+    def side_by_side(self, group: Sequence[Op]) -> bool:
+        """Whether products have one choice, with a tile for each program, and none writes what another one touches."""
+        choice = choice_of(group[0].op)
+        if not is_shared(choice) or any(choice_of(o.op) != choice for o in group):
+            return False
+        together = Together(self.body, self.at, self.places)
+        for o in group:
+            if together.conflict(o) is not None:
+                return False
+            together.add(o)
+        return True
 
     def member(self, o: Op) -> Member | None:
         """The op as one of a launch; None if it runs alone. One that was merged before is chosen for anew."""
@@ -171,10 +205,19 @@ class _Pass:
 
     def launch(self, group: Sequence[tuple[Op, Member]]) -> None:
         choice = choose_merged([member for _, member in group], self.device).attribute()
-        number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), self.launches)
+        number = _number(self.launches)
         self.launches += 1
         for o, _ in group:
             o.op.attributes[KERNEL], o.op.attributes[LAUNCH] = choice, number
+
+
+def _shared_product(o: Op) -> int | None:
+    """The launch that a product is to share."""
+    return launch_of(o.op) if kind_of(o.op) == "product" else None
+
+
+def _number(launch: int) -> ir.IntegerAttr:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), launch)
 
 
 PASS = Pass("gflow-merge-launches", run, MergeLaunchesOptions, __doc__ or "")

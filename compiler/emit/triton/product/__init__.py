@@ -10,6 +10,7 @@ main_loop       the frame of every contraction: programs in an order that the se
                 over K (the summed dimension), what follows on the tile, and a second kernel where K is split
 matmul          matrix products as kernels: any strides, any number of batch dimensions, what follows on the
                 tile
+one_launch      products that share a launch as one kernel
 operand_copies  copies of operands that lie badly, made before the kernel that reads them
 output_tile     the elements of a contraction's result that one program has, and where the kernels that follow
                 find theirs

@@ -71,7 +71,7 @@ def product(
     p, places = copied(b, p, places, choice, after.label)
     x, y, dims, m, n, k = p.x, p.y, p.dims, p.m, p.n, p.k
     problem, way = p.posed(b.target), p.way(b.target)
-    if way and choice.split_k > 1:
+    if way and (choice.split_k > 1 or b.held is not None):
         way = "DESCRIPTORS"
     params = Parameters()
     a, w = (params.pointer(n, o.dtype, at) for n, o, at in zip("ab", (x, y), places))

@@ -19,9 +19,11 @@ from gflow.compiler.kernel.selection.choice import GPU_FIELDS, Choice, choice_of
 from gflow.compiler.kernel.selection.gpu.region.merged import is_flat
 from gflow.compiler.kernel.selection.gpu.region.tiling import tiling_of
 from gflow.compiler.kernel.sizes import cdiv
-from gflow.dialects.program import Place, TritonConfig
+from gflow.dialects.program import TritonConfig
 
-from ..program_builder import Builder, Source
+from ..language import one_of_many
+from ..language.one_of_many import Passed, add_varying, passed
+from ..program_builder import Builder, Held, Source
 from . import fused
 from .render import render
 from .writer import Writer
@@ -34,12 +36,11 @@ _PROGRAM = "tl.program_id(0)"
 
 @dataclass(frozen=True)
 class _Member:
-    """An op of a launch: its kernel, and what it would pass if it were alone."""
+    """An op of a launch, and its kernel."""
 
     o: Op
     k: Kernel
-    source: Source
-    args: tuple[int | float | Place, ...]
+    held: Held
 
 
 def launch(b: Builder, ops: Sequence[Op]) -> None:
@@ -53,9 +54,9 @@ def launch(b: Builder, ops: Sequence[Op]) -> None:
     choice, begin = choice_of(ops[0].op), len(b.steps)
     choice.check_fields(GPU_FIELDS)
     members = [_member(b, o, choice) for o in ops]
-    first = members[0].source
+    first = members[0].held.source
     for m in members:
-        same = (m.source.text, m.source.parameters) == (first.text, first.parameters)
+        same = (m.held.source.text, m.held.source.parameters) == (first.text, first.parameters)
         choice.check(same, "is of ops whose kernels differ in more than addresses and sizes")
     with b.unit(ops):
         _launch(b, members, choice)
@@ -73,70 +74,33 @@ def _member(b: Builder, o: Op, choice: Choice) -> _Member:
     configs = (_config(own), _RAGGED) if sizes else (_config(own),)
     loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
     written = render(Writer(k, tiling_of(k), configs, loads, stores), "merged", None)
-    return _Member(o, k, written.source, written.args)
+    return _Member(o, k, Held(written.source, tuple(written.args)))
 
 
 def _config(choice: Choice) -> TritonConfig:
     return TritonConfig(dict(zip(("COLS",), choice.block)), choice.warps, 1)
 
 
-def _varying(group: Sequence[_Member]) -> list[int]:
-    """The parameters, by number, that differ between members, and are not always the same as an earlier one."""
-    first, same = group[0], _same(group)
-    return [
-        i
-        for i in range(len(first.args))
-        if same[i] == i and any(m.args[i] != first.args[i] for m in group)
-    ]
-
-
-def _same(group: Sequence[_Member]) -> list[int]:
-    """For each parameter the first one that has its value in every member: what is updated is read, too."""
-    kinds = list(group[0].source.parameters.values())
-    columns = [tuple(m.args[i] for m in group) for i in range(len(kinds))]
-    return [
-        next(j for j in range(i + 1) if columns[j] == columns[i] and kinds[j] == kinds[i])
-        for i in range(len(kinds))
-    ]
-
-
 def _launch(b: Builder, group: Sequence[_Member], choice: Choice) -> None:
-    first = group[0].source
-    names = list(first.parameters)
-    varying, same = _varying(group), _same(group)
-    common = [i for i in range(len(names)) if same[i] == i and i not in varying]
-    parameters = {names[i]: first.parameters[names[i]] for i in common}
-    args: list[int | float | Place] = [group[0].args[i] for i in common]
-    begin = 0
+    to, begin = passed([m.held for m in group]), 0
     for number, m in enumerate(group):
         if number:
-            parameters[f"begin_{number}"] = "i32"
-            args.append(begin)
-        for i in varying:
-            parameters[f"{names[i]}_{number}"] = first.parameters[names[i]]
-            args.append(m.args[i])
+            to.add(f"begin_{number}", "i32", begin)
+        add_varying(to, number, m.held)
         begin += cdiv(m.k.numel, choice.block[0]) if choice.block else 1
-    parameters["programs"] = "i32"
-    args.append(begin)
-    size = sum(4 if kind == "i32" else 8 for kind in parameters.values())
+    to.add("programs", "i32", begin)
     choice.check(
-        size <= b.target.device.parameters,
+        to.bytes <= b.target.device.parameters,
         "is of more ops than a launch has room for the parameters of",
     )
-    given = [names[i] for i in same]
-    text = _text(first, given, [names[i] for i in varying], len(group), list(parameters))
+    text = _text(group[0].held.source, to, len(group))
     stem = f"merged_{fused._stem(group[0].k)}"
-    source = Source(stem, text, parameters, (_config(choice),), ("programs",), {})
-    b.launch(source, args, b.label(group[0].o))
+    source = Source(stem, text, to.parameters, (_config(choice),), ("programs",), {})
+    b.launch(source, to.args, b.label(group[0].o))
 
 
-def _text(
-    source: Source, given: list[str], varying: list[str], count: int, parameters: list[str]
-) -> str:
-    """The kernel of one tensor as a function, and a kernel that chooses the tensor.
-
-    given: what is passed for each parameter of the first one.
-    """
+def _text(source: Source, to: Passed, count: int) -> str:
+    """The kernel of one tensor as a function, and a kernel that chooses the tensor. to: what that is passed."""
     names = list(source.parameters)
     head, _, body = source.text.partition("@triton.jit\ndef KERNEL(")
     lines = body.split("):\n", 1)[1].rstrip("\n").replace(_PROGRAM, "program")
@@ -144,7 +108,7 @@ def _text(
     signature = ", ".join(["program", *names, *(["COLS: tl.constexpr"] if flat else [])])
     one = f"@triton.jit\ndef one({signature}):\n{lines}\n"
     masked = flat and "cols_in = i0 < n0" in lines
-    call = ", ".join([*given, *(["COLS"] if flat else [])])
+    call = ", ".join([*to.given, *(["COLS"] if flat else [])])
     out = [head.rstrip("\n"), "", "", one]
     if masked:
         whole = re.sub(r", mask=cols_in(?:, other=[^,)]+)?", "", lines).replace(
@@ -153,12 +117,12 @@ def _text(
         whole = "\n".join(line for line in whole.split("\n") if "cols_in =" not in line)
         out += ["", f"@triton.jit\ndef whole({signature}):\n{whole}\n"]
     tail = ", COLS: tl.constexpr" if flat else ""
-    out += ["", f"@triton.jit\ndef KERNEL({', '.join(parameters)}{tail}):"]
-    out += ["    program = tl.program_id(0)", *_choice(varying, 0, count, 1)]
+    out += ["", f"@triton.jit\ndef KERNEL({', '.join(to.parameters)}{tail}):"]
+    out += ["    program = tl.program_id(0)", *one_of_many.choice(to.varying, 0, count)]
     out.append("    program -= begin")
     if masked:
         out += [
-            f"    if program * COLS + COLS <= {given[names.index('n0')]}:",
+            f"    if program * COLS + COLS <= {to.given[names.index('n0')]}:",
             f"        whole(program, {call})",
             "    else:",
         ]
@@ -166,18 +130,3 @@ def _text(
     else:
         out.append(f"    one(program, {call})")
     return "\n".join(out) + "\n"
-
-
-def _choice(varying: list[str], low: int, high: int, depth: int) -> list[str]:
-    """Lines that choose among tensors low … high by the program's number."""
-    indent = "    " * depth
-    if high - low == 1:
-        begin = f"begin_{low}" if low else "program * 0"
-        return [f"{indent}begin = {begin}", *(f"{indent}{n} = {n}_{low}" for n in varying)]
-    middle = (low + high) // 2
-    return [
-        f"{indent}if program < begin_{middle}:",
-        *_choice(varying, low, middle, depth + 1),
-        f"{indent}else:",
-        *_choice(varying, middle, high, depth + 1),
-    ]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gflow.compiler.targets import Target
 from gflow.compiler.targets.devices import MMA_TF32
+from gflow.dialects.marks import launch_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import SHARD, START
 from gflow.dialects.ops.structure import CHECK
@@ -28,6 +29,7 @@ from .product.convolution import (
     kind_of_convolution,
 )
 from .product.matmul import choose_matmul, kind_of_matmul
+from .product.shared import choose_shared, member_of, shares
 from .region.launches import choose_region
 
 
@@ -50,10 +52,14 @@ def chooser(
     """
     used = Used()
     tf32 = {what: tf32_allowed(function, what, target) for what in ("matmul", "convolution")}
+    shared = _shared(body, at, tf32["matmul"], target)
 
     def choose(o: Op) -> Choice:
         c = contraction_of(o, body, at)
         if c is not None:
+            together = shared.get(o.index)
+            if together is not None:
+                return _precise(together, c, tf32["matmul"])
             return _contraction(c, tf32, target, used)
         if o.name == "fused":
             return _region(o, body, at, target)
@@ -64,6 +70,23 @@ def chooser(
         return _OTHERS[o.name](o, body, at, target)
 
     return choose
+
+
+def _shared(body: Body, at: Sequence[Layout], tf32: bool, target: Target) -> dict[int, Choice]:
+    """The choices for products that are to share launches (`gflow.launch`), by the op's number."""
+    launches: dict[int, list[Op]] = {}
+    for o in body.ops:
+        number = launch_of(o.op)
+        if number is not None and shares(o):
+            launches.setdefault(number, []).append(o)
+    found: dict[int, Choice] = {}
+    for ops in launches.values():
+        contractions = [contraction_of(o, body, at) for o in ops]
+        members = [c and member_of(c, tf32, target) for c in contractions]
+        choice = choose_shared([m for m in members if m], target) if all(members) else None
+        if choice is not None:
+            found |= {o.index: choice for o in ops}
+    return found
 
 
 def _contraction(c: Contraction, tf32: Mapping[str, bool], target: Target, used: Used) -> Choice:

@@ -6,5 +6,6 @@ epilogue     what follows a contraction on the tile of its result: what it costs
 matmul       products of matrices: any strides, any number of batch dimensions
 operands     operands of a product as matrices, and which of them are copied so that whole vectors of them can be
              loaded
+shared       products that share a launch: which may, how long they take together, and the choice for them
 tiles        which tiles a contraction is computed in: candidates, what they need of a device, how long they take
 """

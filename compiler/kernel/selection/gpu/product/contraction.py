@@ -130,9 +130,8 @@ def choose_product(
     splits = best_splits(problem, target)
     scratch = reserved
     if splits > 1:
-        sums = partial_sums(result, dtype)
-        scratch = -(-(reserved + sums.nbytes * splits) // 64) * 64
-        following = Following([stored(sums, row_major_strides(sums.shape))], 0)
+        scratch = -(-(reserved + partial_sums(result, dtype).nbytes * splits) // 64) * 64
+    following = followed_by(splits, following, result, dtype)
     model = with_following(problem, following, splits)
     known = (structure, model.descriptors, splits > 1, model.live > 0, following.structure())
     tiles = used.tiles.setdefault(known, [])
@@ -145,6 +144,14 @@ def choose_product(
         split_k=splits, copies=tuple(copies),
         then=(*copies.values(), *([way_of(total_configs(result)[0])] if splits > 1 else [])),
     )  # fmt: skip
+
+
+def followed_by(splits: int, following: Following, result: TensorType, dtype: str) -> Following:
+    """What follows on a product's own tiles: where K is split, partial sums are stored. dtype: of the operands."""
+    if splits == 1:
+        return following
+    sums = partial_sums(result, dtype)
+    return Following([stored(sums, row_major_strides(sums.shape))], 0)
 
 
 def partial_sums(result: TensorType, dtype: str) -> TensorType:

@@ -172,7 +172,7 @@ def choose(
 ) -> Choice:
     """The choice for a product. structure: as of `choose_product`, besides the operands."""
     copies = {}
-    for name in _copies(p, target):
+    for name in copied_operands(p, target):
         copies[name] = copy_way(p.copy_of(name), target)
         p = p.copied(name)
     x, y = p.x, p.y
@@ -189,7 +189,7 @@ def copy_way(copy: Copy, target: Target) -> Way:
     return ways_of_kernel(copying(copy).k, 1, 1, target.device)[0]
 
 
-def _copies(p: Product, target: Target) -> tuple[str, ...]:
+def copied_operands(p: Product, target: Target) -> tuple[str, ...]:
     """The operands that are copied first: only descriptors read sizes that are no multiples of a vector in whole
     vectors."""
     problem = p.problem

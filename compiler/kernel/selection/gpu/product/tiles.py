@@ -6,9 +6,9 @@ loads from the second-level cache, all tiles together not less than the tensors 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from math import log2
+from math import ceil, log2
 
 from gflow.compiler.targets import Device, Target
 from gflow.compiler.targets.devices import MMA_SHARED
@@ -215,34 +215,62 @@ def _rates(d: Device, item: int) -> dict[str, float]:
 def seconds(p: Problem, t: Tile, splits: int, target: Target) -> float:
     """How long a product takes in such tiles, each split so often."""
     d = target.device
-    steps = p.k // p.span * cdiv(p.span, t.k)
-    k = cdiv(steps, splits) * t.k
     tiles = cdiv(p.m, t.m) * cdiv(p.n, t.n) * p.batch * splits
-    rate = _rates(d, p.item)
-    # a smaller tile has less to do while it waits
-    effect = min(1.0, 0.5 + t.m * t.n / 32768)
-    arithmetic = 2 * t.m * t.n * k / (rate[p.kind] * effect)
-    loads = (t.m + t.n) * k * p.item / d.l2_bandwidth
-    if p.ragged and not t.descriptors:
-        loads *= _RAGGED
-    at_once = max(
-        1,
-        min(
-            d.shared_memory // max(_shared(t, p.item, d), 1),
-            d.warps * d.warp // (WARP * t.warps),
-            4,
-        ),
-    )
     each = cdiv(tiles, d.multiprocessors)
-    took = each * max(arithmetic, loads)
+    took = each * _seconds_of_tile(p, t, splits, target)
     if t.descriptors and p.descriptors == "PERSISTENT" and splits == 1:
         took += d.latency + d.descriptor + each * d.next_tile
     else:
-        took += cdiv(each, at_once) * (d.latency + (d.descriptor if t.descriptors else 0.0))
+        took += _begins(p, t, each, d)
     took = max(took, p.bytes / d.bandwidth)
     if splits > 1:
         took += d.launch + 8 * p.m * p.n * p.batch * splits / d.bandwidth
     return took
+
+
+def _seconds_of_tile(p: Problem, t: Tile, splits: int, target: Target) -> float:
+    """How long a multiprocessor takes for a part of K of one tile."""
+    steps = p.k // p.span * cdiv(p.span, t.k)
+    k = cdiv(steps, splits) * t.k
+    # a smaller tile has less to do while it waits
+    effect = min(1.0, 0.5 + t.m * t.n / 32768)
+    arithmetic = 2 * t.m * t.n * k / (_rates(target.device, p.item)[p.kind] * effect)
+    loads = (t.m + t.n) * k * p.item / target.device.l2_bandwidth
+    if p.ragged and not t.descriptors:
+        loads *= _RAGGED
+    return max(arithmetic, loads)
+
+
+def _begins(p: Problem, t: Tile, each: int, d: Device) -> float:
+    """What a multiprocessor waits for the first loads of programs of a tile, `each` of them, one after the other."""
+    fits = (
+        d.shared_memory // max(_shared(t, p.item, d), 1),
+        d.warps * d.warp // (WARP * t.warps),
+        4,
+    )
+    return cdiv(each, max(1, min(fits))) * (d.latency + (d.descriptor if t.descriptors else 0.0))
+
+
+def together(products: Sequence[Problem], target: Target) -> tuple[float, Tile] | None:
+    """How long products take in one launch, each program with a whole tile of one of them, and in which tiles; None if
+    no tile suits all of them."""
+    suits = [_every(p, target) for p in products]
+    common = [t for t in suits[0] if all(t in some for some in suits)]
+    found = [(_seconds_together(products, t, target), n, t) for n, t in enumerate(common)]
+    if not found:
+        return None
+    least, _, tile = min(found)
+    return least, tile
+
+
+def _seconds_together(products: Sequence[Problem], t: Tile, target: Target) -> float:
+    d = target.device
+    own = [_seconds_of_tile(p, t, 1, target) for p in products]
+    work = sum(s * cdiv(p.m, t.m) * cdiv(p.n, t.n) * p.batch for s, p in zip(own, products))
+    # tiles that take less fill the last round
+    each = ceil(work / (max(own) * d.multiprocessors) - 1e-6)
+    took = each * max(own) + _begins(products[0], t, each, d)
+    return max(took, sum(p.bytes for p in products) / d.bandwidth)
 
 
 #: how much longer loads of single elements take

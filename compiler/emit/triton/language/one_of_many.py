@@ -1,0 +1,83 @@
+"""One kernel that runs one of several launches in each of its programs: what it is passed, and how it chooses.
+
+def KERNEL(a_0, a_1, M): …   →   if program < begin_1:    begin = program * 0, a = a_0
+                                 else:                    begin = begin_1,     a = a_1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gflow.dialects.program import Place
+
+from ..program_builder import Held
+
+
+@dataclass
+class Passed:
+    """What one kernel is passed in the place of several launches of one text.
+
+    varying: the parameters that differ between launches, which become one for each (`name_0`, `name_1`, …). given:
+    what stands for each parameter of a launch. parameters, args: of the one kernel.
+    """
+
+    varying: list[str]
+    given: list[str]
+    parameters: dict[str, str] = field(default_factory=dict)
+    args: list[int | float | Place] = field(default_factory=list)
+
+    def add(self, name: str, kind: str, value: int | float | Place) -> None:
+        """A further parameter."""
+        self.parameters[name] = kind
+        self.args.append(value)
+
+    @property
+    def bytes(self) -> int:
+        """The parameters' size."""
+        return sum(4 if kind == "i32" else 8 for kind in self.parameters.values())
+
+
+def passed(group: Sequence[Held]) -> Passed:
+    """The parameters that all launches have in common, and the names of the others, which are still to be added."""
+    kinds = group[0].source.parameters
+    names, first = list(kinds), group[0].args
+    columns = [tuple(m.args[i] for m in group) for i in range(len(names))]
+    # what is updated is read, too: a parameter may always be the same as an earlier one
+    same = [
+        next(
+            j
+            for j in range(i + 1)
+            if columns[j] == columns[i] and kinds[names[j]] == kinds[names[i]]
+        )
+        for i in range(len(names))
+    ]
+    own = [i for i in range(len(names)) if same[i] == i]
+    varying = [i for i in own if any(value != first[i] for value in columns[i])]
+    found = Passed([names[i] for i in varying], [names[i] for i in same])
+    for i in own:
+        if i not in varying:
+            found.add(names[i], kinds[names[i]], first[i])
+    return found
+
+
+def add_varying(to: Passed, number: int, m: Held) -> None:
+    """The parameters of launch `number` that differ from those of others."""
+    values = dict(zip(m.source.parameters, m.args))
+    for name in to.varying:
+        to.add(f"{name}_{number}", m.source.parameters[name], values[name])
+
+
+def choice(varying: Sequence[str], low: int, high: int, depth: int = 1) -> list[str]:
+    """Lines that choose among launches low … high by the program's number: the n-th begins at `begin_<n>`."""
+    indent = "    " * depth
+    if high - low == 1:
+        begin = f"begin_{low}" if low else "program * 0"
+        return [f"{indent}begin = {begin}", *(f"{indent}{n} = {n}_{low}" for n in varying)]
+    middle = (low + high) // 2
+    return [
+        f"{indent}if program < begin_{middle}:",
+        *choice(varying, low, middle, depth + 1),
+        f"{indent}else:",
+        *choice(varying, middle, high, depth + 1),
+    ]

@@ -1,0 +1,106 @@
+"""Products that nothing waits for share launches: updates by gradients of weights under Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from triton_interpreter import run_program
+
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.emit.triton.build import built_again
+from gflow.compiler.emit.triton.language.grid import grid_of
+from gflow.compiler.emit.triton.winners import with_winners
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import ir
+from gflow.dialects.program import LaunchStep, Program
+
+Sizes = Sequence[tuple[int, int, int]]
+
+#: m, n, k of products of one kernel: none fills its last tile, and their K differ
+ODD: Sizes = ((144, 80, 128), (48, 208, 256), (80, 112, 128))
+
+
+def updates(sizes: Sizes, target: str) -> Program:
+    """w0 −= x0ᵀ y0, w1 −= x1ᵀ y1, …, with the arguments x0, y0, w0, x1, …"""
+    types = [
+        t
+        for m, n, k in sizes
+        for t in (f"tensor<{k}x{m}xbf16>", f"tensor<{k}x{n}xbf16>", f"tensor<{m}x{n}xbf16>")
+    ]
+    lines, given = [], ", ".join(f"%a{i}: {t}" for i, t in enumerate(types))
+    for i, (m, _, k) in enumerate(sizes):
+        x, y, w = types[3 * i : 3 * i + 3]
+        t = f"tensor<{m}x{k}xbf16>"
+        lines += [
+            f'%t{i} = "gflow.transpose"(%a{3 * i}) {{permutation = array<i64: 1, 0>}} : ({x}) -> {t}',
+            f'%p{i} = "gflow.matmul"(%t{i}, %a{3 * i + 1}) : ({t}, {y}) -> {w}',
+            f'%r{i} = "gflow.sub"(%a{3 * i + 2}, %p{i}) : ({w}, {w}) -> {w}',
+        ]
+    out = ", ".join(
+        f"{types[3 * i + 2]} {{gflow.alias = {3 * i + 2} : i64}}" for i in range(len(sizes))
+    )
+    back = ", ".join(f"%r{i}" for i in range(len(sizes)))
+    text = f"func.func @f({given}) -> ({out}) {{ {chr(10).join(lines)}\n return {back} : {', '.join(types[2::3])} }}"
+    with make_context():
+        return compile_module(ir.Module.parse(text), CompileOptions(target=target))
+
+
+def launches(program: Program) -> list[str]:
+    return [s.kernel for s in program.steps if isinstance(s, LaunchStep)]
+
+
+def given(sizes: Sizes) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [
+        torch.randn(shape).to(torch.bfloat16)
+        for m, n, k in sizes
+        for shape in ((k, m), (k, n), (m, n))
+    ]
+
+
+def expected(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [
+        w.float() - x.float().T @ y.float() for x, y, w in zip(args[::3], args[1::3], args[2::3])
+    ]
+
+
+def close(args: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> None:
+    for w, value in zip(args[2::3], want):
+        torch.testing.assert_close(w.float(), value, rtol=2e-2, atol=0.5)
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
+def test_products_of_other_sizes(target: str) -> None:
+    """By pointers and by descriptors, in one launch."""
+    program = updates(ODD, target)
+    (name,) = launches(program)
+    assert name.startswith("grouped_matmul")
+    args = given(ODD)
+    want = expected(args)
+    run_program(program, args)
+    close(args, want)
+
+
+def test_another_tile() -> None:
+    """Measuring may choose another tile, with other numbers of programs, for all products of a launch."""
+    sizes = ODD[:2]
+    program = updates(sizes, "cuda:90")
+    (step,) = program.steps
+    assert isinstance(step, LaunchStep)
+    kernel = program.triton[step.kernel]
+    config = next(n for n, c in enumerate(kernel.configs) if c.constants["BLOCK_M"] == 64)
+    found = replace(step, config=config, grid=grid_of(kernel, kernel.configs[config], step.args))
+    assert found.grid != step.grid
+    tuned = with_winners(program, replace(program, steps=[found]), {}, "a device")
+    assert tuned.ir.count('tuned = "a device"') == 2
+    with built_again(tuned) as (_, _, again):
+        (step,) = again.steps
+        assert isinstance(step, LaunchStep)
+        assert step.grid == found.grid
+    args = given(sizes)
+    want = expected(args)
+    run_program(tuned, args)
+    close(args, want)
