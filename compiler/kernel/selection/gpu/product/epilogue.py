@@ -16,6 +16,8 @@ from .operands import stride_class
 
 #: an op that costs more has values of its own
 _COSTLY = 4
+#: one that costs more is long text for each element: exponentials, and what is made of them, but not roots
+_LONG = 8
 #: words of a vector along the columns, for each element of the tile: a thread has few rows
 _VECTOR = 0.25
 #: words of a costly function's values, and of a random number that is made
@@ -51,7 +53,7 @@ class Following:
     def costly(self) -> bool:
         """Whether its text is long for each element that a thread has, and so takes long to compile."""
         return any(
-            n.op == "random" or (n.op in OPS and OPS[n.op].cost > _COSTLY)
+            n.op == "random" or (n.op in OPS and OPS[n.op].cost > _LONG)
             for k in self.kernels
             for n in k.nodes
         )
