@@ -24,7 +24,9 @@ After:
     %3 = "gflow.matmul"(%2, %v) : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
 
 An op is left unchanged if one of its operands is a broadcast that repeats along a part of a joined dimension (a table
-of positions), a view whose dimensions cannot be joined without a copy, or a value that has no other reader.
+of positions), a view whose dimensions cannot be joined without a copy, or a value that has no other reader. A reshape
+of what a collective gives stays, too: there is no kernel that the ops could join, and an update of a parameter by
+its gradient is one kernel in the shape of the parameter.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ def joined_dims(shape: Sequence[int], split: Sequence[int]) -> Joined | None:
 class Sinker(Rewriter):
     """Knows which values are splits of others.
 
-    scattered: arguments that don't lie row-major.
+    scattered: arguments that don't lie row-major. sent: what collectives give.
     """
 
     def __init__(self, function: func.FuncOp) -> None:
@@ -80,6 +82,7 @@ class Sinker(Rewriter):
             for v, strides in zip(body.arguments, argument_strides(function, body))
             if strides != row_major_strides(body.types[v].shape)
         }
+        self.sent = {v for o in body.ops if o.name.startswith("collective") for v in o.op.results}
         self._pure_of: dict[tuple[ir.Value, tuple[int, ...]], ir.Value | None] = {}
 
     def source(self, value: ir.Value) -> ir.Value | None:
@@ -90,7 +93,13 @@ class Sinker(Rewriter):
         (x,) = node.operands
         shape, split = self.type(x).shape, node.type.shape
         splits = len(shape) < len(split) and 0 not in shape and joined_dims(shape, split)
-        return x if splits else None
+        return x if splits and not self._is_sent(x) else None
+
+    def _is_sent(self, value: ir.Value) -> bool:
+        """Whether a value comes out of a collective, or is a part of one that does: no kernel of its own makes it."""
+        while (node := self.node(value)) is not None and node.name in ("slice", "reshape"):
+            (value,) = node.operands
+        return value in self.sent
 
     def reshaped(self, value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
         """A reshape of `value`, or of what it is a reshape of."""

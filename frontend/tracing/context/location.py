@@ -4,7 +4,6 @@ backward op comes from (by the autograd node's sequence number)."""
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import os
 import sys
@@ -44,7 +43,7 @@ _PYTORCH_AS_IMPORTED = str(Path(torch.__file__).parent) + os.sep
 _owners: dict[str, str] = {}
 
 
-_resolved_folder = functools.cache(os.path.realpath)
+_resolved_folder = cache(os.path.realpath)
 
 
 def _resolved(file: str) -> str:
@@ -81,7 +80,6 @@ def is_user_code(code: CodeType) -> bool:
 
 
 @cache
-@functools.cache
 def is_installed(file: str) -> bool:
     """Whether a file belongs to an installed library."""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
