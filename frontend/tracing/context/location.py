@@ -37,8 +37,10 @@ _OWN_DIRS = tuple(
 )
 _PYTORCH = str(_folder("torch")) + os.sep
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).resolve().parent) + os.sep
-#: where PyTorch's files are found, before links are followed
+#: where most files are found, before links are followed
 _PYTORCH_AS_IMPORTED = str(Path(torch.__file__).parent) + os.sep
+_STANDARD_LIBRARY_AS_IMPORTED = str(Path(contextlib.__file__).parent) + os.sep
+_INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 #: by file: code objects of two files are equal where they read alike and begin at one line, as in a copied library
 _owners: dict[str, str] = {}
 
@@ -58,14 +60,18 @@ def owner_of(file: str) -> str:
     """Whose code a file has: "gflow", "torch", "standard" (Python's library) or "user", everybody else's."""
     owner = _owners.get(file)
     if owner is None:
-        # most modules of a process are PyTorch's: following the links of each would take 0.2 s of a first call
-        path = file if file.startswith(_PYTORCH_AS_IMPORTED) else _resolved(file)
+        # most modules of a process are PyTorch's and Python's: following the links of each would take 0.2 s of a call
+        known = file.startswith(_PYTORCH_AS_IMPORTED) or (
+            file.startswith(_STANDARD_LIBRARY_AS_IMPORTED) and not is_installed(file)
+        )
+        path = file if known else _resolved(file)
         if path.startswith(_OWN_DIRS):
             owner = "gflow"
         elif path.startswith((_PYTORCH, _PYTORCH_AS_IMPORTED)):
             owner = "torch"
         elif file.startswith("<frozen") or (
-            path.startswith(_STANDARD_LIBRARY) and "site-packages" not in path
+            path.startswith((_STANDARD_LIBRARY, _STANDARD_LIBRARY_AS_IMPORTED))
+            and "site-packages" not in path
         ):
             owner = "standard"
         else:
@@ -82,7 +88,8 @@ def is_user_code(code: CodeType) -> bool:
 @cache
 def is_installed(file: str) -> bool:
     """Whether a file belongs to an installed library."""
-    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    path = os.sep + file
+    return any(folder in path for folder in _INSTALLED)
 
 
 def user_frame(depth: int = 1) -> tuple[str, int]:

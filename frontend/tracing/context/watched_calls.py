@@ -185,7 +185,7 @@ def _own() -> Iterator[dict[str, Any]]:
         file = getattr(module, "__file__", None)
         if not isinstance(module, ModuleType) or not isinstance(file, str):
             continue
-        if owner_of(file) == "user" and not is_installed(file):
+        if not is_installed(file) and owner_of(file) == "user":
             yield vars(module)
 
 
