@@ -1,7 +1,7 @@
 """The engines beside gflow's own code: the same graphs by our kernels, XLA, ONNX Runtime and OpenVINO, in turn.
 
     python -m benchmarks engines [--models mlp,decoder] [--engines own,xla,onnxruntime,openvino] [--training]
-                                 [--importers] [--clock wall|processor] [--rounds 15] [--threads N] [--quick]
+                                 [--importers] [--freeze] [--clock wall|processor] [--rounds 15] [--threads N] [--quick]
                                  [--json FILE]
 
 Each engine runs in the graph that its switch makes (`enable_xla_jit()`, …), on copies of the same parameters and the
@@ -14,7 +14,8 @@ own code, below 1 where the engine is faster. The first call is in seconds; it t
 `difference` is the largest to our own results, of the largest element; of training the losses of all steps together.
 `regions` are the parts that the engine runs; `kept` counts ops that stayed with gflow, but for checks of values and
 what only they need. An engine that is not installed is left out, and named. XLA takes all cores, whatever `--threads`
-says; the others take as many threads as PyTorch.
+says; the others take as many threads as PyTorch. With `--freeze` weights are constants (`config.freeze()`), as they are
+for the tools of ONNX Runtime and OpenVINO.
 
 `--importers` runs forwards by the engines' own tools beside, on the same model: XLA on the StableHLO that `flow.save`
 writes, its arguments made beforehand; ONNX Runtime on the file of `torch.onnx.export`; OpenVINO by `convert_model`.
@@ -73,8 +74,9 @@ CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 class Step(flow.nn.Graph):
     """A training step, or a forward, with an engine switched on or none."""
 
-    def __init__(self, work: Work, engine: str, training: bool) -> None:
+    def __init__(self, work: Work, engine: str, training: bool, freeze: bool) -> None:
         super().__init__()
+        self.config.freeze(freeze)
         self.model, self.training_step = work.module, training
         if training:
             assert work.optimizer is not None
@@ -94,14 +96,15 @@ class Runner:
     """One engine on one model. first: seconds of the first call. found: results to be compared."""
 
     def __init__(
-        self, name: str, engine: str, training: bool, quick: bool, clock: Callable[[], float]
-    ) -> None:
+        self, name: str, engine: str, training: bool, quick: bool, clock: Callable[[], float],
+        freeze: bool = False,
+    ) -> None:  # fmt: skip
         self.clock = clock
         work = make_work(name, quick)  # the same parameters and inputs for each engine
         work.module.train(training)
         self.inputs = work.inputs if training else work.inputs[:-1]
         self.training = training
-        self.module, self.graph = work.module, Step(work, engine, training)
+        self.module, self.graph = work.module, Step(work, engine, training, freeze)
         self.run: Callable[..., Tensor] = self.graph
         start = time.perf_counter()
         self.found = [self._call()]
@@ -174,14 +177,16 @@ def difference(found: list[Tensor], want: list[Tensor]) -> float:
 
 def measure(
     name: str, engines: list[str], training: bool, rounds: int, budget: float, quick: bool,
-    importers: bool = False, clock: str = "wall",
+    importers: bool = False, clock: str = "wall", freeze: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """By engine milliseconds, ratios to our own code and the engine's tool, seconds of the first call, differences,
     regions and kept ops."""
     made: dict[str, Runner] = {}
     for engine in engines:
         note(f"{name}: {engine}")
-        made[engine] = Runner(name, engine, training, quick, CLOCKS[clock])
+        made[engine] = Runner(
+            name, engine, training, quick, CLOCKS[clock], freeze and engine != "xla"
+        )
     for engine in engines if importers else []:
         if engine != "own":
             note(f"{name}: {engine} by its own tool")
@@ -216,6 +221,7 @@ def main(argv: list[str]) -> int:
     add("--engines", default=",".join(SWITCHES), help="beside our own code, which always runs")
     add("--importers", action="store_true", help="each engine by its own tool beside")
     add("--clock", choices=[*CLOCKS], default="wall", help="what a time is")
+    add("--freeze", action="store_true", help="weights are constants, but for XLA")
     add("--training", action="store_true", help="training steps, of our own code and XLA")
     add("--rounds", type=int, default=15, help="samples of each engine, taken in turn")
     add("--seconds", type=float, default=0.1, help="of each engine in a round, forwards alone")
@@ -243,13 +249,13 @@ def main(argv: list[str]) -> int:
     rounds, budget = (2, 0.0) if args.quick else (args.rounds, args.seconds)
     what = "training step" if args.training else "forward"
     result: dict[str, Any] = {"machine": machine.describe(), "quick": args.quick, "rounds": rounds}
-    result |= {"clock": args.clock}
+    result |= {"clock": args.clock, "freeze": args.freeze}
     result |= {"work": what, "threads": torch.get_num_threads(), "rows": {}}
     lines: list[tuple[str, ...]] = []
     for name in args.models.split(","):
         rows = measure(
             name, engines, args.training, rounds, budget, args.quick,
-            args.importers and not args.training, args.clock,
+            args.importers and not args.training, args.clock, args.freeze and not args.training,
         )  # fmt: skip
         result["rows"][name] = rows
         for engine, row in rows.items():

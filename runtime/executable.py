@@ -40,8 +40,7 @@ from .distributed.agreement import agree
 from .distributed.groups import Groups
 from .distributed.pieces import any_held, gather, piece_of
 from .distributed.steps import CollectiveCall, InFlight, ShardCall, WaitCall
-from .engines.base import EngineCode
-from .engines.step import EngineCall
+from .engines.step import EngineCall, Model
 from .frames import Frame
 from .interrupts import HalfDone, held
 from .sizes import check
@@ -111,7 +110,7 @@ class Executable:
         arguments = [*enumerate(program.arguments)]
         self._divided = [i for i, a in arguments if a.pieces is not None]
         self._wholes = [i for i, a in arguments if a.pieces is None]
-        self._compiled: dict[int, EngineCode] = {}  # by other engines, for all sizes
+        self._compiled: dict[int, Model] = {}  # by other engines, for all sizes
         self._frames: OrderedDict[N, Frame] = OrderedDict()
         self._pooled: OrderedDict[N, Frame] = OrderedDict()  # those with result buffers
         self._bound = True  # what is written of addresses fits together

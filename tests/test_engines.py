@@ -225,3 +225,21 @@ def test_onnx_file(name: str, tmp_path: Path) -> None:
     run = core.compile_model(read, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     found = torch.from_numpy(run([x.numpy()])[0].copy())
     torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_frozen_weights_are_constants(engine: str) -> None:
+    """Of the model that the engine compiles; it compiles again after a change."""
+    if not available(engine):
+        pytest.skip(f"{engine} is not installed")
+    module, x = mlp().eval(), torch.randn(8, 16)
+    graph = Predict(module, engine)
+    graph.config.freeze()
+    with torch.no_grad():
+        for change in (lambda p: p, lambda p: p.mul_(1.5), lambda p: p.data.add_(0.1)):
+            for p in module.parameters():
+                change(p)
+            for _ in range(2):
+                torch.testing.assert_close(graph(x), module(x), rtol=1e-4, atol=1e-5)
+    (call,) = calls_of(graph)
+    assert len(call.step.frozen) == len(list(module.parameters()))

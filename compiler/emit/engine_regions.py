@@ -6,6 +6,7 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.program import EngineStep
 from gflow.dialects.program.form import packed
 
+from ..ir.frozen import frozen_arguments
 from ..ir.ssa import Op
 from .placement import Placement
 
@@ -16,6 +17,8 @@ def region(b: Placement, o: Op) -> None:
     from ..engines.forms import region_code
 
     engine = ir.StringAttr(o.op.attributes["engine"]).value
+    frozen = frozen_arguments(b.function, b.body)
+    constants = tuple(n for n, v in enumerate(o.operands) if v in frozen)
     code, numbers = region_code(engine, o.op)
     b.steps.append(
         EngineStep(
@@ -25,5 +28,6 @@ def region(b: Placement, o: Op) -> None:
             tuple(b.ref(v) for v in o.operands),
             tuple(b.ref(r) for r in o.results),
             b.label(o),
+            constants,
         )
     )

@@ -96,7 +96,8 @@ class EngineStep:
     """Have another engine run a part of the program. All inputs are read before the first output is written.
 
     engine: its name. code: what it compiles, base64 of the zlib-compressed file in its form. numbers: of a program
-    with a size, what is put into the code for each size, which is then a text for `str.format`.
+    with a size, what is put into the code for each size, which is then a text for `str.format`. frozen: inputs that
+    are constants of what the engine compiles; where their values change, it compiles again.
     """
 
     engine: str
@@ -105,6 +106,7 @@ class EngineStep:
     inputs: tuple[TensorRef, ...]
     outputs: tuple[TensorRef, ...]
     label: str
+    frozen: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

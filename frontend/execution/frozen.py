@@ -22,20 +22,25 @@ def freeze(trace: Trace, passes: PipelineOptions, target: str) -> None:
     """Mark what is frozen: parameters, buffers and captured tensors that the program does not update.
 
     Raises:
-        GraphTraceError: the graph trains, or runs on several ranks or by another engine; or weights are to be
+        GraphTraceError: the graph trains, or runs on several ranks or by XLA; or weights are to be
             quantized, on a GPU or under mixed precision.
     """
     engine = passes.engine
+    if passes.weight_bits and engine:
+        raise GraphTraceError(
+            f"{trace.name}: config.freeze(weights=…) is for gflow's own kernels, and {engine} runs this graph; leave "
+            "weights= out."
+        )
     if passes.weight_bits and (target != "cpu" or passes.amp):
         where = "mixed precision" if passes.amp else target
         raise GraphTraceError(
             f"{trace.name}: config.freeze(weights=…) is for float32 on the CPU so far, and this graph is compiled for "
             f"{where}; leave weights= out."
         )
-    if engine:
+    if engine == "xla":
         raise GraphTraceError(
-            f"{trace.name}: config.freeze() is for gflow's own kernels, and {engine} runs this graph, which takes "
-            "parameters as inputs; leave one of the two out."
+            f"{trace.name}: config.freeze() is not for {engine}, which reads parameters where they lie; leave one of "
+            "the two out."
         )
     if trace.steps or trace.micro_batches > 1:
         raise GraphTraceError(

@@ -3,6 +3,7 @@
 base          what an engine's compiled code is to the runtime: tensors in, tensors into places
 load          an engine's compiled code by the engine's name, kept in the disk cache where the engine can write it
 onnx_runtime  ONNX Runtime on the CPU
+onnx_models   ONNX models whose inputs are in part constants
 openvino      OpenVINO on the CPU
 packages      which package an engine needs, and what to say where it is missing
 step          running a part of a program that another engine compiled, on tensors in the program's memory

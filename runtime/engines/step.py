@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 from gflow.dialects.extents import N
@@ -11,8 +13,48 @@ from gflow.dialects.program.form import unpacked
 from ..failures import explain, where
 from ..sizes import fixed
 from ..steps.host_step import HostStep, Locate
+from ..steps.watched import Watched
+from ..tensors import addresses_of
 from .base import Copies, EngineCode
 from .load import load_code
+from .onnx_models import with_values
+
+
+class Model:
+    """What an engine compiles of a step, for a size of `n`: at once, or once its frozen inputs are known."""
+
+    def __init__(self, step: EngineStep, n: N) -> None:
+        text = unpacked(step.code)
+        if step.numbers:
+            text = text.decode().format(*fixed(step.numbers, n)).encode()
+        self._step, self._text = step, text
+        self._watched: Watched | None = None
+        self._code: EngineCode | None = None if step.frozen else load_code(step.engine, text)
+
+    @property
+    def copies(self) -> Copies:
+        """Of the latest run."""
+        return Copies() if self._code is None else self._code.copies
+
+    def run(
+        self,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor | None],
+        on_write: Callable[[], None],
+    ) -> None:
+        """Run once; the model is compiled again if values of frozen inputs have changed."""
+        if self._step.frozen:
+            values = {n: inputs[n] for n in self._step.frozen}
+            tensors = list(values.values())
+            places = addresses_of(tensors)
+            if self._watched is None or not self._watched.same(tensors, places):
+                self._watched = None
+                watched = Watched(tensors, places)
+                self._code = load_code(self._step.engine, with_values(self._text, values))
+                self._watched = watched
+            inputs = [x for n, x in enumerate(inputs) if n not in values]
+        assert self._code is not None
+        self._code.run(inputs, outputs, on_write)
 
 
 class EngineCall(HostStep):
@@ -20,26 +62,21 @@ class EngineCall(HostStep):
 
     step: EngineStep
 
-    def __init__(self, step: EngineStep, n: N, compiled: dict[int, EngineCode]) -> None:
-        """n: the program's size. compiled: code of steps that is the same for all sizes, by the steps' ids."""
+    def __init__(self, step: EngineStep, n: N, compiled: dict[int, Model]) -> None:
+        """n: the program's size. compiled: models of steps that are the same for all sizes, by the steps' ids."""
         self.step, self.label = step, step.label
         self.to_arguments = any(r.place.space == "arg" for r in step.outputs)
-        code = compiled.get(id(step))
-        if code is None:
-            given = unpacked(step.code)
-            if step.numbers:
-                given = given.decode().format(*fixed(step.numbers, n)).encode()
-            code = load_code(step.engine, given)
-            if not step.numbers:
-                compiled[id(step)] = code
-        self._code = code
+        model = compiled.get(id(step)) or Model(step, n)
+        if not step.numbers:
+            compiled[id(step)] = model
+        self._model = model
         self._inputs: list[torch.Tensor] = []
         self._outputs: list[torch.Tensor | None] = []
 
     @property
     def copies(self) -> Copies:
         """Counts of the engine's operands and results that were copied."""
-        return self._code.copies
+        return self._model.copies
 
     def refs(self) -> list[TensorRef]:
         return [*self.step.inputs, *self.step.outputs]
@@ -57,7 +94,7 @@ class EngineCall(HostStep):
     def run(self) -> None:
         self.writes = self.has_run = False
         try:
-            self._code.run(self._inputs, self._outputs, self._begin_to_write)
+            self._model.run(self._inputs, self._outputs, self._begin_to_write)
         except Exception as error:
             explain(error, where(self.step.label))
             raise
