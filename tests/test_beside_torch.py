@@ -21,6 +21,12 @@ assert not hasattr(module, "config")
 assert "config" not in dir(module)
 compiled = torch.compile(lambda x: module(x).sin() + 1, backend="eager")
 torch.testing.assert_close(compiled(x), module(x).sin() + 1)
+
+class Outer(flow.nn.Graph):
+    def build(self, x):
+        return compiled(x) * 2  # traced as it was written
+
+torch.testing.assert_close(Outer()(x), compiled(x) * 2)
 assert torch.equal(Graph()(x), x[::2] + torch.arange(3.0))
 """
 

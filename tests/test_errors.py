@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+import types
 from typing import Any
 
 import numpy as np
@@ -459,6 +460,17 @@ class _Pair:
     a: Any
 
 
+class _Slot:
+    __slots__ = ("a",)
+
+    def __init__(self, a: Any) -> None:
+        self.a = a
+
+
+async def _later(x: Any) -> Any:
+    return x
+
+
 class _Callback(functools.partial):
     """An object that is more than its attributes."""
 
@@ -470,9 +482,14 @@ class _Callback(functools.partial):
 
 @pytest.mark.parametrize(
     "wrap",
-    [_Callback, lambda x: (i for i in [x]), lambda x: {x}],
-    ids=["object", "generator", "set"],
-)
+    [
+        _Callback, lambda x: (i for i in [x]), lambda x: {x}, lambda x: map(abs, [x]), lambda x: iter([1]),
+        lambda x: enumerate([x]), lambda x: {"a": x}.values(), lambda x: lambda: x, lambda x: [x].__iter__,
+        lambda x: functools.partial(torch.add, x), lambda x: x.sum, _Slot, lambda x: types.SimpleNamespace(a=[x]),
+        lambda x: type("Items", (list,), {})([x]), lambda x: KeyError(x), _later,
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:coroutine")
 def test_outputs_that_hide_tensors(wrap: Any) -> None:
     text = message(Call(lambda x: [3, wrap(x * 2)]), torch.ones(3))
     assert "with traced tensors inside" in text

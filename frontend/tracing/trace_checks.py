@@ -120,20 +120,21 @@ def check_state(tracing: TracedInputs, updates: Sequence[TraceOutput]) -> None:
         if i.tensor is not None and n not in tracing.views and storage_of(i.tensor) in state
     }
     written = {o.alias for o in updates if o.alias is not None}
-    for a, b in conflicts(*_in_memory(tracing, entries, written)):
+    for a, b in _conflicts(tracing, entries, written):
         raise GraphTraceError(
             f"{tracing.name}: {describe_input(entries[a])} is updated, and it shares memory with "
             f"{describe_input(entries[b])}. Make one of them a copy (.clone())."
         )
 
 
-def _in_memory(
+def _conflicts(
     tracing: TracedInputs, entries: Mapping[int, TraceInput], written: set[int]
-) -> tuple[dict[int, torch.Tensor | None], set[int], set[int]]:
-    """What `conflicts` takes, for some inputs of a trace."""
-    used = {v for op in tracing.recorder.ops for v in values_in((op.args, op.kwargs))}
-    tensors = {n: entry.tensor for n, entry in entries.items()}
-    return tensors, written, {n for n, entry in entries.items() if entry.value in used}
+) -> list[tuple[int, int]]:
+    """`conflicts` of some inputs of a trace that are different tensors."""
+    read = {v for op in tracing.recorder.ops for v in values_in((op.args, op.kwargs))}
+    used = {n for n, entry in entries.items() if entry.value in read}
+    found = conflicts({n: entry.tensor for n, entry in entries.items()}, written, used)
+    return [(a, b) for a, b in found if entries[a].tensor is not entries[b].tensor]
 
 
 def check_memory(tracing: TracedInputs) -> None:
@@ -154,7 +155,7 @@ def check_memory(tracing: TracedInputs) -> None:
     written |= {stand_ins[id(p)].index for p in tracing.trained()}
     entries = {i: e for i, e in enumerate(tracing.recorder.inputs) if i not in tracing.views}
     written = {tracing.views.get(i, i) for i in written}
-    found = conflicts(*_in_memory(tracing, entries, written))
+    found = _conflicts(tracing, entries, written)
     tensors = [(entries[a].tensor, entries[b].tensor) for a, b in found]
     storages = {storage_of(a) for a, _ in tensors if a is not None}
     if storages - {*tracing.storages}:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
-from types import GeneratorType
+from types import (
+    AsyncGeneratorType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
@@ -18,8 +26,12 @@ from .data.values import OutputRef, ResultView, TraceOutput
 from .dispatch.symbols.number_nodes import number_of
 from .program.aliases import result_views
 from .program.modules import is_traced
+from .reads.settings import is_iterator
 from .trace_checks import check_strides
 from .traced_inputs import TracedInputs
+
+#: how far an object of a result is looked into, and at how many
+_DEPTH, _MANY = 8, 10_000
 
 
 def flatten_result(result: Any) -> tuple[list[Any], TreeSpec]:
@@ -61,9 +73,9 @@ def outputs_of(tracing: TracedInputs, trace: Trace) -> list[TraceOutput]:
             code = getattr(tracing.build, "__code__", None)
             where = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
             raise GraphTraceError(
-                f"{where}build() returns an object of type {type(leaf).__qualname__} "
-                "with traced tensors inside. Return tensors, numbers, None, and lists, tuples, "
-                "named tuples, dataclasses, plain objects and dicts of them."
+                f"{where}build() returns an object of type {type(leaf).__qualname__} with "
+                "traced tensors inside, or one that can be read once. Return tensors, numbers, None, and lists, "
+                "tuples, named tuples, dataclasses, plain objects and dicts of them."
             )
     tracing.results = wrappers
     if tracing.micro_batches == 1 and not tracing.recorder.meshes:
@@ -116,15 +128,30 @@ def _has_size(leaf: Any) -> bool:
     return any(isinstance(x, kinds) and isinstance(x.node, SymNode) for x in numbers)
 
 
-def _holds_tensors(leaf: Any, depth: int = 3) -> bool:
-    """Whether an output that is no tensor has traced tensors inside, where no call finds them."""
-    if isinstance(leaf, (GeneratorType, set, frozenset)):
-        return isinstance(leaf, GeneratorType) or any(map(is_traced, leaf))
-    try:
-        parts = tree_leaves(list(vars(leaf).values())) if depth else []
-    except TypeError:
-        return False
-    return any(is_traced(part) or _holds_tensors(part, depth - 1) for part in parts)
+def _holds_tensors(leaf: Any) -> bool:
+    """Whether an output that is no tensor has traced tensors inside, where no call finds them; or is used up by the one
+    who reads it, so that a second call could not give it again."""
+    if is_iterator(leaf) or isinstance(leaf, (CoroutineType, AsyncGeneratorType)):
+        return True
+    seen, level = {id(leaf)}, [leaf]
+    for _ in range(_DEPTH):
+        inner = {id(part): part for outer in level for part in _inside(outer)}
+        if any(map(is_traced, inner.values())):
+            return True
+        level = [part for part in inner.values() if id(part) not in seen]
+        seen.update(inner)
+        if len(seen) > _MANY:
+            break
+    return False
+
+
+def _inside(value: Any) -> list[Any]:
+    """What an object refers to; of a function, what it keeps itself."""
+    if isinstance(value, FunctionType):
+        return [value.__closure__, value.__defaults__, value.__kwdefaults__]
+    if isinstance(value, (type, ModuleType, CodeType, FrameType, torch.nn.Module, torch.Tensor)):
+        return []
+    return gc.get_referents(value)
 
 
 def rearranged(

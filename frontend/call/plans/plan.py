@@ -133,7 +133,8 @@ class Plan:
             if tensor is not None and id(inputs[n].tensor) not in views
         }
         written = {o.alias for o in self.trace.outputs if o.alias is not None}
-        return bool(conflicts(tensors, written, {*tensors}))
+        found = conflicts(tensors, written, {*tensors})
+        return any(inputs[a].tensor is not inputs[b].tensor for a, b in found)
 
     def _rebind(self) -> bool:
         """Take the dicts and tensors that `load_state_dict` put into the optimizers."""

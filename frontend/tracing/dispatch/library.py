@@ -5,6 +5,7 @@ graph is refused. Other threads see nothing of it."""
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -101,7 +102,17 @@ def _replacements() -> list[tuple[Any, str, Any]]:
         ),
         (torch._C, "_swap_tensor_impl", here_only(torch._C._swap_tensor_impl, _no_swap)),  # type: ignore[attr-defined]
         (torch.nn.Parameter, "__new__", staticmethod(here_only(new_parameter, _no_parameter))),
+        *_compiled_functions(),
     ]
+
+
+def _compiled_functions() -> list[tuple[Any, str, Any]]:
+    """What `torch.compile` made is called as it was written: TorchDynamo cannot compile it for traced tensors."""
+    module = sys.modules.get("torch._dynamo.eval_frame")
+    if module is None:  # nothing was compiled
+        return []
+    name = "_callback_from_stance"
+    return [(module, name, here_only(getattr(module, name), lambda callback: None))]
 
 
 def _nothing(*_: Any) -> None:

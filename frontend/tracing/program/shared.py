@@ -139,7 +139,7 @@ def _placed(
 def conflicts(
     tensors: Mapping[int, torch.Tensor | None], written: set[int], used: set[int]
 ) -> list[tuple[int, int]]:
-    """Which updated argument lies in the memory of another that counts: pairs of their numbers.
+    """Which updated argument lies in the memory of another that counts, or is it: pairs of their numbers.
 
     tensors: the arguments; written, used: the numbers of those that are updated, and of those that ops read.
     """
