@@ -9,9 +9,10 @@ lowered (`decompose.py`), else the call becomes `gflow.aten` (`escape.py`).
     decompose    PyTorch's own decompositions, lowered op by op
     driver       `lower`: the walk over a trace, and the function around it
     dtypes       element types between torch and the dialect, and PyTorch's type promotion over lowered values
-    emitter      writing gflow ops: values with operators, constants, and caches that make it cheap
+    emitter      writing gflow ops by values with operators: constants, elementwise ops, shapes, reductions
     escape       calls without a lowering become `gflow.aten`
     global_view  a trace of global tensors: mesh and shardings in the IR, and the program of each rank
+    op_writer    appending ops to a block: their locations, marks, types and attributes, each made once
     pointwise    the frame of every elementwise rule: promotion, broadcast, compute in opmath, round once
     registry     which function lowers which ATen call
     rules/       how each ATen op is lowered

@@ -1,4 +1,4 @@
-"""Writing gflow ops: values with operators, constants, and caches that make it cheap.
+"""Writing gflow ops by values with operators: constants, elementwise ops, shapes, reductions.
 
 Everything here keeps to the dialect's rules by itself: operands are broadcast and Python numbers
 become splat constants of the full shape. Element types are never mixed silently.
@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 
 from gflow.dialects import extents
-from gflow.dialects.attributes import to_mlir
-from gflow.dialects.builder import segment_sizes
 from gflow.dialects.constants import dense_attribute
 from gflow.dialects.extents import horner, varies
 from gflow.dialects.mlir import ir
@@ -23,9 +21,10 @@ from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import FLOATS, TensorType
 from gflow.tracing.data.trace import Trace
-from gflow.tracing.data.values import SourceLoc, TraceOp
+from gflow.tracing.data.values import TraceOp
 
 from .dtypes import Unsupported, is_complex, opmath
+from .op_writer import OpWriter
 
 Number = bool | int | float
 
@@ -156,7 +155,7 @@ class Value:
         return self.em.reduce(self, "sum", dims, keepdim, "f64" if wide else None)
 
 
-class Emitter:
+class Emitter(OpWriter):
     """Appends ops to a block. One for each lowered trace; must be used inside its MLIR context."""
 
     def __init__(
@@ -166,7 +165,7 @@ class Emitter:
         halves: bool = False,
         exact_sums: bool = True,
     ) -> None:
-        self.block = block
+        super().__init__(block)
         self.wide_statistics, self.halves, self.exact_sums = wide_statistics, halves, exact_sums
         self.trace: Trace | None = None
         self.current: TraceOp | None = None  # its call that is being lowered
@@ -180,13 +179,6 @@ class Emitter:
         self.streams = 0
         self.uniques = 0
         self.checked: dict[ir.Value, set[Any]] = {}  # what is known of values (`checks.py`)
-        self._ip = ir.InsertionPoint(block)
-        self._loc = ir.Location.unknown()
-        self._marks: dict[str, ir.Attribute] = {}
-        self._locs: dict[SourceLoc, ir.Location] = {}
-        self._types: dict[tuple[tuple[int, ...], str], ir.Type] = {}
-        self._elements: dict[str, ir.Type] = {}
-        self._attrs: dict[Any, ir.Attribute] = {}
         self._constants: dict[Any, Value] = {}
 
     @property
@@ -199,60 +191,6 @@ class Emitter:
         own = self.current is not None and self.current_results is self.current.results
         return not own or self.current_results[number].id in self.needed
 
-    # -- locations and types
-
-    def at(self, loc: SourceLoc) -> None:
-        """Ops emitted from now on come from `loc`."""
-        found = self._locs.get(loc)
-        if found is None:
-            found = self._locs[loc] = ir.Location.name(
-                f"{loc.phase}:{loc.module}", childLoc=ir.Location.file(loc.file, loc.line, 0)
-            )
-        self._loc = found
-
-    def mark(self, op: TraceOp) -> None:
-        """Ops emitted from now on belong to the marked module calls and the phase of `op`."""
-        self._marks = {}
-        if op.scope:
-            scope = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in op.scope])
-            self._marks["gflow.scope"] = scope
-        if op.loc.phase != "forward":
-            self._marks["gflow.phase"] = ir.StringAttr.get(op.loc.phase)
-
-    def mlir_type(self, shape: tuple[int, ...], dtype: str) -> ir.Type:
-        """The tensor type of a shape and dtype; sizes that vary are `?` in it.
-
-        Raises:
-            Unsupported: a size that varies is negative somewhere in its range, or becomes less as the program's grows.
-        """
-        key = (shape, dtype)
-        found = self._types.get(key)
-        if found is None:
-            element = self._elements.get(dtype)
-            if element is None:
-                element = self._elements[dtype] = ir.Type.parse(dtype)
-            for size in shape:
-                symbol = extents.current()
-                if symbol is not None and varies(size) and not symbol.is_count(size):
-                    raise Unsupported(f"a size that is negative, {symbol.text(size)} with {symbol}")
-                if size < 0:  # as it is for the stand-in of a size that varies
-                    text = size if symbol is None else f"{symbol.text(size)} with {symbol}"
-                    raise Unsupported(f"a size that becomes less as another grows, {text}")
-            found = self._types[key] = ir.RankedTensorType.get(list(shape), element)
-        return found
-
-    def _attr(self, name: str, key: str, value: Any) -> ir.Attribute:
-        spec = OPS[name].attrs[key]
-        if isinstance(value, ir.Attribute):
-            return value
-        if isinstance(value, list):
-            value = tuple(value)
-        cache_key = (spec.kind, value)
-        found = self._attrs.get(cache_key)
-        if found is None:
-            found = self._attrs[cache_key] = to_mlir(spec, value)
-        return found
-
     def wrap(self, value: ir.Value, shape: tuple[int, ...], dtype: str) -> Value:
         """An IR value with its shape and dtype."""
         return Value(self, value, shape, dtype)
@@ -263,24 +201,9 @@ class Emitter:
         self, name: str, operands: Sequence[Value], attrs: dict[str, Any], types: Sequence[Any]
     ) -> list[Value]:
         """Append `gflow.<name>` with given result types."""
-        definition = OPS[name]
-        attributes = {k: self._attr(name, k, v) for k, v in attrs.items() if v is not None}
-        results = [self.mlir_type(tuple(shape), dtype) for shape, dtype in types]
-        if definition.mixed:
-            operand_types = [self.mlir_type(v.shape, v.dtype) for v in operands]
-            attributes["operandSegmentSizes"] = segment_sizes(operand_types)
-            if definition.results is None:
-                attributes["resultSegmentSizes"] = segment_sizes(results)
-        attributes.update(self._marks)
-        op = ir.Operation.create(
-            f"gflow.{name}",
-            results=results,
-            operands=[v.ir for v in operands],
-            attributes=attributes,
-            loc=self._loc,
-            ip=self._ip,
-        )
-        return [Value(self, r, tuple(ty[0]), ty[1]) for r, ty in zip(op.results, types)]
+        given = [(v.ir, v.shape, v.dtype) for v in operands]
+        found = self.append(name, given, attrs, types)
+        return [Value(self, r, tuple(ty[0]), ty[1]) for r, ty in zip(found, types)]
 
     def collective(self, x: Value, kind: str, attrs: dict[str, Any]) -> Value:
         """Append a collective, which comes after all that are there, on all ranks."""
@@ -326,7 +249,7 @@ class Emitter:
         found = self._constants.get(key)
         if found is None:
             ty = self.mlir_type(shape, dtype)
-            element = self._elements[dtype]
+            element = self.element_type(dtype)
             if dtype in FLOATS:
                 scalar: ir.Attribute = ir.FloatAttr.get(element, value)
             else:
