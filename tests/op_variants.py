@@ -42,6 +42,17 @@ EAGER_IS_WRONG = {
     ("masked.median", "call"): "reads memory that nothing wrote where the operand is expanded",
     ("nn.functional.linear", "out"): "gives what takes the result other strides",
     ("nn.functional.linear", "out is an operand"): "reads what it has written",
+    **{
+        (
+            f"{name}_scatter",
+            "call",
+        ): "writes into a copy whose elements share memory as the operand's do"
+        for name in ("diagonal", "select", "slice")
+    },
+    (
+        "native_group_norm",
+        "call",
+    ): "gives elements that nothing wrote, where the operand is expanded",
     ("resize_", "call"): "gives elements that nothing wrote",
 }
 

@@ -93,6 +93,21 @@ def test_channels_last_keeps_its_strides() -> None:
     check_step(model, lambda: torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last))
 
 
+@pytest.mark.parametrize("grad", [True, False])
+def test_results_in_other_orders_can_be_updated(grad: bool) -> None:
+    """They are no views, which autograd would not let the caller update."""
+    function = torch.compile(lambda x: x * 2, backend="gflow")
+    x = torch.rand(3, 4).t().requires_grad_(grad)
+    y = function(x)
+    assert y.stride() == (1, 4)
+    assert not y._is_view()
+    y.mul_(3)
+    torch.testing.assert_close(y, x * 6)
+    if grad:
+        y.sum().backward()
+        torch.testing.assert_close(x.grad, torch.full_like(x, 6))
+
+
 @pytest.mark.usefixtures("all_compiled")
 def test_inference_after_training_and_buffers() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.SiLU(), nn.Dropout(0.5))

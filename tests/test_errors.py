@@ -373,6 +373,9 @@ def test_control_flow_by_values() -> None:
 
     for function in (
         lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
+        lambda x: torch.ops.higher_order.cond(
+            x.sum() > 0, lambda y: (y * 1).mul_(2), torch.cos, (x,)
+        ),
         lambda x: while_loop(lambda y: y.sum() < 9, lambda y: (y + 1,), (x,))[0],
     ):
         found = message(Call(function), torch.ones(3))

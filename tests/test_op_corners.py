@@ -175,3 +175,14 @@ def test_a_double_that_gives_the_sign_of_a_half() -> None:
 
     x = torch.linspace(-0.5, 0.5, 35).half().reshape(5, 7)
     torch.testing.assert_close(Signs()(x), torch.asin(torch.var_mean(x, [-1], correction=2)[1]))
+
+
+def test_weight_norm_of_a_transposed_weight() -> None:
+    """PyTorch's kernel of the backward takes row-major tensors only; its op copies before."""
+
+    def step(v: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        weight = torch._weight_norm(v.t(), g, 0)
+        return weight, *torch.autograd.grad(weight.cumsum(0).sum(), (v, g))
+
+    v, g = torch.rand(3, 4).requires_grad_(), torch.rand(4, 1).requires_grad_()
+    torch.testing.assert_close(flow.nn.Graph.trace(step)(v, g), step(v, g))

@@ -164,7 +164,8 @@ class FxProgram:
     def _output(self, out: Any, given: list[Any], results: list[torch.Tensor]) -> Any:
         if isinstance(out, Given):
             result = results[out.index]
-            return result if out.order is None else result.permute(out.order)
+            # no view of another tensor: the caller may update it
+            return result if out.order is None else result.permute(out.order).data
         if isinstance(out, Lying):
             return results[out.index].as_strided(out.shape, out.strides, out.offset)
         if isinstance(out, Viewed):

@@ -19,8 +19,11 @@ from .emitter import Emitter, Value
 
 #: Kernels that take integer operands only if they are dense, wherever they come from.
 _DENSE_INTEGERS = ("aten._embedding_bag", "aten.embedding_bag")
-#: Calls that read the memory of a tensor as something else.
-_DENSE = ("aten.view_as_complex", "aten.view.dtype", "aten.view_copy.dtype")
+#: Calls that read the memory of a tensor as something else, and those of `_weight_norm`, whose kernels take row-major
+#: tensors only.
+_DENSE = (
+    "aten.view_as_complex", "aten.view.dtype", "aten.view_copy.dtype", "aten._weight_norm_interface",
+)  # fmt: skip
 
 
 def _dense(em: Emitter, item: Any, dtypes: tuple[str, ...] | None = None) -> Any:

@@ -4,6 +4,7 @@ program.py    a program as data: tensors, calls of PyTorch, how it is run; JSON 
 tensors.py    the tensors of a program: storages, strides, overlaps, values
 growth.py     grows a program call by call, on real tensors
 ops_*.py      tables: an op → how to draw a call of it
+structures.py what surrounds ops: contexts, checkpoints, functions of the author's, torch.func, control flow
 op_db.py      calls drawn from PyTorch's own samples
 settings.py   how a program is run: entry point, switches, optimizer, AMP
 run.py        runs a program eagerly, or by gflow

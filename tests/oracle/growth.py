@@ -26,7 +26,7 @@ from .program import (
     reads,
     statement,
 )  # fmt: skip
-from .settings import Settings, random_settings
+from .settings import MODES, MODES_OF_STRUCTURES, Settings, random_settings
 from .tensors import FILLS, contiguous, memory, random_layout, span, view
 
 Tensor = torch.Tensor
@@ -355,28 +355,47 @@ def _broadcasts(a: Sequence[int], b: Sequence[int]) -> bool:
 def _narrows(call: Call, wide: bool) -> bool:
     """Whether a call rounds to a narrower type than its operands have, by name."""
     text = statement(call)
-    if any(f"torch.{d}" in text for d in NARROW) or ".view(torch." in text:
+    if any(f"torch.{d}" in text for d in NARROW) or ".view(torch." in text or "autocast'" in text:
         return True
     return wide and ("torch.float32" in text or "torch.complex64" in text)
 
 
 def environment() -> dict[str, Any]:
     """What the text of a program may name."""
+    from . import structures
     from .op_db import op_named
 
-    return {"torch": torch, "F": torch.nn.functional, "op_db": op_named, "math": __import__("math")}
+    return {
+        "torch": torch,
+        "F": torch.nn.functional,
+        "op_db": op_named,
+        "math": __import__("math"),
+        "K": structures,
+    }
 
 
 Draw = Callable[[Growth], None]
 
 
-def draws() -> list[tuple[float, Draw]]:
+#: seeds from here on have what surrounds ops (`structures`), too
+STRUCTURES = 40_000_000
+
+
+def draws(seed: int) -> list[tuple[float, Draw]]:
     """(weight, draw) of all tables."""
-    from . import ops_elementwise, ops_indexing, ops_networks, ops_reductions, ops_views
+    from . import (
+        ops_elementwise,
+        ops_indexing,
+        ops_networks,
+        ops_reductions,
+        ops_structures,
+        ops_views,
+    )
     from .op_db import DRAWS
 
     tables = (ops_elementwise, ops_indexing, ops_networks, ops_reductions, ops_views)
-    return [d for table in tables for d in table.DRAWS] + DRAWS
+    found = [d for table in tables for d in table.DRAWS] + DRAWS
+    return found + ops_structures.DRAWS if seed >= STRUCTURES else found
 
 
 _SIZES = ((1, 2, 3, 4, 5), (2, 3, 4, 8), (1, 3, 7, 16), (4, 8, 16), (2, 5, 33), (1, 2, 64, 130))
@@ -385,7 +404,7 @@ _SIZES = ((1, 2, 3, 4, 5), (2, 3, 4, 8), (1, 3, 7, 16), (4, 8, 16), (2, 5, 33), 
 def grow(seed: int) -> Program:
     """The program of a seed. The same seed gives the same program, whatever ran before."""
     rng = random.Random(seed)
-    settings = random_settings(rng)
+    settings = random_settings(rng, MODES if seed < STRUCTURES else MODES_OF_STRUCTURES)
     main = rng.choices(list(MAIN), list(MAIN.values()))[0]
     if settings.grad or settings.amp or settings.autocast:
         main = rng.choices(FLOATS, (70, 14, 8, 8))[0]
@@ -406,7 +425,7 @@ def grow(seed: int) -> Program:
             growth.argument(growth.shape(), growth.float_dtype(), role="parameter")
         _twice(growth)
         wanted = rng.choice((1, 2, 3, 4, 5, 6, 8, 10, 14, 20))
-        weights, table = zip(*draws())
+        weights, table = zip(*draws(seed))
         tries = 0
         while len(growth.calls) < wanted and tries < 6 * wanted + 10 and not growth.raises:
             tries += 1

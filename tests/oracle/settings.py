@@ -14,6 +14,10 @@ MODES = {
     "graph": 40, "graph_grad": 16, "compile": 10, "compile_grad": 12, "train": 18, "dynamo": 0.6,
     "dynamo_grad": 0.6,
 }  # fmt: skip
+#: the same for programs with what surrounds ops
+MODES_OF_STRUCTURES = {
+    "graph": 10, "graph_grad": 30, "compile": 5, "compile_grad": 20, "train": 15, "dynamo": 5, "dynamo_grad": 15,
+}  # fmt: skip
 WITH_GRADIENTS = ("graph_grad", "compile_grad", "train", "dynamo_grad")
 
 
@@ -114,9 +118,9 @@ SCHEDULES: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def random_settings(rng: random.Random) -> Settings:
-    """A draw. Most programs have few switches, so that a find has few suspects."""
-    mode = rng.choices(list(MODES), list(MODES.values()))[0]
+def random_settings(rng: random.Random, modes: Mapping[str, float] = MODES) -> Settings:
+    """A draw. modes: entry point → weight. Most programs have few switches, so that a find has few suspects."""
+    mode = rng.choices(list(modes), list(modes.values()))[0]
     graph = mode in ("graph", "graph_grad", "train")
     switches = {}
     if graph and rng.random() < 0.4:

@@ -323,6 +323,15 @@ class Recorder(TorchDispatchMode):
 
     # dispatch
 
+    def control_flow(self, func: torch._ops.HigherOrderOperator) -> GraphTraceError:
+        """What is raised for `torch.cond` and the like."""
+        return GraphTraceError(
+            f"{describe(self.locator.here())}: {func.name()} is control flow that depends on tensor "
+            "values, which a graph cannot record. Use torch.where for a choice and a Python loop of fixed "
+            "length, or call the function through gflow.compile or torch.compile(backend='gflow'), which "
+            "compile the code around it."
+        )
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -339,12 +348,7 @@ class Recorder(TorchDispatchMode):
         if func is _PRIM_DEVICE:
             return args[0].fake_device
         if isinstance(func, torch._ops.HigherOrderOperator):
-            raise GraphTraceError(
-                f"{describe(self.locator.here())}: {func.name()} is control flow that depends on tensor "
-                "values, which a graph cannot record. Use torch.where for a choice and a Python loop of fixed "
-                "length, or call the function through gflow.compile or torch.compile(backend='gflow'), which "
-                "compile the code around it."
-            )
+            raise self.control_flow(func)
         if func in _SAME_VALUE:
             out: Any = self.fake_mode.dispatch(func, types, args)
             set_value(out, self.value_of(args[0]))

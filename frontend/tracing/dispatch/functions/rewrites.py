@@ -28,6 +28,10 @@ from .stand_ins import StandIns
 Tensor = torch.Tensor
 
 
+#: functions whose branches PyTorch's functionalization looks at before the recorder sees them
+_CONTROL_FLOW = {"cond", "while_loop", "scan", "associative_scan", "map_impl"}
+
+
 class Rewrites(StandIns, TorchFunctionMode):
     """Active around `build()` and `optimizer.step()`."""
 
@@ -44,6 +48,10 @@ class Rewrites(StandIns, TorchFunctionMode):
                 "(vmap, grad, jvp, ...), which a graph cannot record. Write the batch dimension "
                 "out, and use torch.autograd.grad(..., create_graph=True) for derivatives."
             )
+        if isinstance(func, torch._ops.HigherOrderOperator) and func.name() in _CONTROL_FLOW:
+            raise self.recorder.control_flow(
+                func
+            )  # functionalization has errors of its own for branches
         args = tuple([self.lift(a) for a in args])
         kwargs = {k: self.lift(v) for k, v in kwargs.items()} if kwargs else {}
         name = getattr(func, "__name__", "")
