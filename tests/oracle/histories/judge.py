@@ -43,7 +43,7 @@ def judge(session: Session) -> Verdict:
             if not _is_refusal(error, session):
                 return Verdict("crash", _brief(error), at)
             refused = refused or _brief(error)
-            if step.name not in UNDONE or "uninitialized" in str(
+            if step.name not in UNDONE or "lazy module" in str(
                 error
             ):  # eager's call has made it another module
                 break
