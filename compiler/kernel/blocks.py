@@ -1,8 +1,8 @@
-"""How a product of matrices of our own is cut on a processor: tiles in registers, blocks in caches, shares of threads.
+"""The blocking of gflow's own float32 matrix products C = A B on a processor (after BLIS).
 
-a tile      rows × columns of the result, summed in registers over a block of K
-a block     rows of A that one thread packs (`rows`), columns of B that all pack together (`columns`)
-a share     what a thread takes at a time: the rows of a block, by `across` of its columns
+tile     rows × columns of C whose sums stay in registers while a block of K is multiplied
+block    the rows of A that one thread packs (`rows`), or the columns of B that all threads pack together (`columns`)
+share    the part of C that a thread computes before it asks for more: the rows of a block by `across` columns
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from dataclasses import dataclass
 from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import at_most
 
-#: bytes of a float32, and how many make a vector; packed panels have a multiple of `PADDED` along K
+#: bytes of a float32; elements of a vector; packed panels are padded to a multiple of `PADDED` elements along K
 ITEM, LANES, PADDED = 4, ANY.lanes, 2 * ANY.lanes
 
-#: bytes at the start of scratch: the number of the next share
+#: bytes at the start of scratch that hold the number of the next share, alone on its cache line
 HEAD = 64
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """The numbers of a blocked product.
+    """The blocking of a product; sizes are in elements.
 
     Attributes:
-        tile: rows, columns and kc (BLIS: how much of K) of a tile.
-        rows, columns: of a block of A, and of B.
-        across: columns of a share.
-        packed: columns of B are packed; else B is read where it lies, and where its K is contiguous, A, too.
-        apart: threads make whole products of a batch each, rather than one after the other together.
+        tile: rows and columns of a tile, and kc, the length of a block of K.
+        rows, columns: rows of a block of A and columns of a block of B, multiples of the tile's.
+        across: columns of a share, a multiple of the tile's.
+        apart: each thread computes whole products of a batch; otherwise all threads share each product.
+        packed: blocks of B are packed. Otherwise B is read in place; where K is B's contiguous dimension, so is A.
     """
 
     tile: tuple[int, int, int]
@@ -40,12 +40,12 @@ class Blocks:
 
     @property
     def a_bytes(self) -> int:
-        """Of a packed block of A: one a thread."""
+        """Bytes of a packed block of A; each thread has one."""
         return _whole(ITEM * (self.rows * self._padded_kc + PADDED))
 
     @property
     def b_bytes(self) -> int:
-        """Of a packed block of B, which threads share unless they work apart."""
+        """Bytes of a packed block of B, which threads share unless they work `apart`; 0 where B is not packed."""
         return _whole(ITEM * self.columns * self._padded_kc) if self.packed else 0
 
     @property
@@ -58,7 +58,7 @@ class Blocks:
         return HEAD + self.a_bytes + self.b_bytes
 
     def scratch(self, threads: int) -> int:
-        """Bytes of scratch."""
+        """Bytes of scratch of the product on so many threads."""
         if self.apart:
             return threads * self.each
         return HEAD + self.b_bytes + threads * self.a_bytes
@@ -66,11 +66,11 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Strips:
-    """The numbers of a product whose B was packed beforehand, in strips of columns.
+    """The blocking of a product whose B was packed beforehand in strips of columns (`gflow-pack-weights`).
 
     Attributes:
-        tile: rows, columns (those of a strip) and K (all of it) of what is summed in registers.
-        rows, across: of a share: what a thread takes at a time.
+        tile: rows of a tile, its columns (those of a strip), and all of K.
+        rows, across: rows and columns of a share, multiples of the tile's.
     """
 
     tile: tuple[int, int, int]
@@ -78,8 +78,12 @@ class Strips:
     across: int
 
     def scratch(self, taps: int, channels: int) -> tuple[int, int]:
-        """Bytes of scratch of a thread: of zeros that stand for what lies outside of an activation, and of the
-        addresses of a share's rows."""
+        """Bytes of scratch of a thread: zeros that padding reads, and a table of the addresses of a share's rows.
+
+        Args:
+            taps: positions of the convolution's kernel; 1 for a product of matrices.
+            channels: of the activation.
+        """
         return _whole(ITEM * channels), _whole(8 * self.rows * taps)
 
 

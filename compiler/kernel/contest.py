@@ -1,4 +1,4 @@
-"""What two ways to make a product are compared by: its sizes, and how its operands lie."""
+"""The key of a timed comparison of two kernels for a product: its sizes, and the contiguous dimensions of A and B."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from dataclasses import dataclass, replace
 
 from .blocks import Problem
 
-#: products of one run of a race: some milliseconds
+#: multiplications of one run of a comparison at most: some milliseconds
 _MOST = 1 << 27
-#: products of which there are fewer are not raced: a comparison takes 50 to 100 ms with LLVM, and gains 0.1 ms a call
+#: multiplications from which on a product is compared: that takes 50 to 100 ms with LLVM, and gains 0.1 ms a call
 _LEAST = 1 << 24
 
 
 @dataclass(frozen=True)
 class Contest:
-    """A product of float32 that our own kernel and the library's can make.
+    """A float32 product that gflow's own kernel and the BLAS can both compute.
 
-    a, b: the contiguous dimension of A and of B: "k", or "lanes", which are rows of A, columns of B.
+    Attributes:
+        product: its sizes.
+        a, b: the contiguous dimension of A and of B: "k", or "lanes" (rows of A, columns of B).
     """
 
     product: Problem
@@ -25,16 +27,17 @@ class Contest:
 
     @property
     def worth_while(self) -> bool:
-        """Whether the product takes long enough for a race to tell who is faster."""
+        """Whether the product takes long enough for a comparison to pay."""
         return self.size >= _LEAST
 
     @property
     def size(self) -> int:
-        """How many multiplications it takes."""
+        """Multiplications of the product."""
         return _count(self.product)
 
     def shorter(self) -> Contest:
-        """The same at a size that takes milliseconds: large products go on as they begin."""
+        """The product with its longest dimensions halved until it takes milliseconds: the ratio of the two times hardly
+        depends on the length of long dimensions."""
         found = self.product
         while _count(found) > _MOST:
             sizes = vars(found)

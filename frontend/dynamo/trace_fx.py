@@ -119,10 +119,14 @@ def trace_fx(
     formulas: Formulas | None = None,
     numbers: Mapping[Any, int] | None = None,
 ) -> FxTrace:
-    """
-    numbers: the symbols that are inputs and no sizes, and which arguments they are.
-    views: whether outputs in one memory stay so, for updates in place of one to be seen by others.
-    formulas: what symbolic sizes are.
+    """The trace of a graph of ATen calls.
+
+    Args:
+        module: the graph, of TorchDynamo's or AOTAutograd's.
+        name: the trace's. phase: of its ops, "forward" or "backward".
+        views: whether outputs that share memory still do, so that an update of one in place is seen by the others.
+        formulas: the symbolic sizes, in terms of the program's.
+        numbers: symbols that are inputs but not sizes, with the numbers of their arguments.
 
     Raises:
         Untraceable: nested graphs, tensors that no program takes.

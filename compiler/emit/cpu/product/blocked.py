@@ -1,12 +1,12 @@
-"""Products of matrices of our own: panels, register tiles, and the loops over blocks around them.
+"""The function that runs blocked matrix products: the loops over blocks around packing and register tiles.
 
     for columns of B in blocks, K in blocks              (each block of B is packed by all threads)
         for blocks of rows, handed out one by one        (whoever takes one packs its rows of A)
             for tiles of the block                       (sums in registers, then what follows)
 
-One function serves every size: sizes, strides and blocks are words, as are the addresses of the functions that pack
-and sum. Blocks of rows are handed out as threads come for them, so a thread that the system holds up leaves the rest
-to the others. A batch is shared product by product where it has as many as threads (`alone`).
+One function serves all sizes: sizes, strides, blocks and the addresses of the functions that pack and multiply are
+kernel arguments. Threads take blocks of rows one by one, so a thread that the system delays leaves the rest to the
+others. If a batch has at least as many products as there are threads, each thread computes whole products (`alone`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Packing: parts of a matrix in the order in which a register tile reads them.
+"""Packing: copies of parts of A and B in the order in which a register tile reads them.
 
-A panel has the rows of A (or the columns of B) that one tile takes side by side, k after k:
-`panel[k][lane]`. Operands may lie either way: "k" where the reduction dimension is contiguous (then blocks
-of 16 × 16 are transposed in registers, or two of 8 × 16 at once), "lanes" where they are neighbours of the panel.
+A panel holds the rows of A (or the columns of B) of one tile, as `panel[k][lane]`. The contiguous dimension of an
+operand is either "k", the reduction dimension (blocks of 16 × 16, or two of 8 × 16, are then transposed in registers),
+or "lanes", the rows of A or columns of B (their elements are then copied).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WINDOWS = ("h", "w", "c", "ho", "wo", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
 
 @cache
 def pack(name: str, width: int, order: str) -> str:
-    """The function `name` that packs a panel of `width` lanes, of an operand whose neighbours are `order`.
+    """The function `name` that packs a panel of `width` lanes of an operand whose contiguous dimension is `order`.
 
-    Lanes that are not there are zeros or repeat the last one, and K is filled up to a multiple of 32 with zeros.
-    It writes up to 15 elements beyond the panel where the width is less than 16; greater ones are multiples of that.
+    Lanes beyond the operand are zeros or repeat the last lane, and K is padded with zeros to a multiple of 32. With a
+    width of less than 16 the function writes up to 15 elements beyond the panel; larger widths are multiples of 16.
     """
     e = Function()
     if order == "k" and width > LANES:  # the text of one vector of lanes for all of them

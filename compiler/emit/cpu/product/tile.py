@@ -1,8 +1,8 @@
-"""The register tile: some rows and columns of a product, summed in registers over a block of K.
+"""The microkernel of a matrix product: a tile of C, summed in registers over a block of K.
 
-Sums are made of parts of 160 products, which are added up in the first cache: long chains of additions in float32
-lose accuracy. What follows a product is applied behind the last block of K: the tile goes to the stack, and
-from there through the function that `finish` writes. Without one it is stored, or added to what is there.
+Each sum is computed in chains of 160 multiply-adds, and the chains are added up in the first-level cache: longer chains
+of float32 additions lose accuracy. After the last block of K an epilogue may follow: the tile is stored on the stack,
+and the function that `finish.py` writes reads it from there. Without one the tile is stored to C, or added to it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cache
 
 from .function import ITEM, LANES, VECTOR, Function
 
-#: products that are added up in one chain
+#: multiply-adds of one chain
 CHAIN = 160
 
 #: panels of A and B, bytes from one k to the next in B, K; where C is and bytes between its rows; how many rows and
@@ -39,10 +39,10 @@ def tile(
     """The function `name` of a tile of so many rows and vectors of columns.
 
     Args:
-        packed: B is; else it is read where it lies, with neighbouring columns side by side. Where masks have registers
-            of their own (`reads_both`), the same function reads both.
-        steps: bytes in A from one k to the next, and from one row to the next; None: it is packed.
-        chain: products that are added up in one chain.
+        packed: B is packed. Otherwise B is read in place, and its columns are contiguous. Where the processor has mask
+            registers (`reads_both`), the same function reads both.
+        steps: bytes in A from one k to the next, and from one row to the next; None: A is packed.
+        chain: multiply-adds of one chain.
     """
     masked = not packed or reads_both(vectors)
     return _Tile(rows, vectors, masked, steps or (rows * ITEM, ITEM), chain).function(

@@ -1,7 +1,8 @@
-"""Products of matrices on a processor: how one of our own would be cut, and whether it or the library makes it.
+"""A cost model of float32 matrix products on a processor: the blocking of gflow's own, and whether the BLAS is faster.
 
-The model counts in products: those that tiles at the edges make for nothing, what packing takes, and threads that wait
-for the last share. It need not be exact: races at the first call correct it (`gflow.kernel`, `tuned`).
+The model gives the share of the processor's peak that a blocking reaches. It counts multiply-adds that tiles at the
+edges compute in vain, packing (in units of one multiply-add), and threads that wait for the last share. Timed
+comparisons at the first call correct it (`compiler/driver/races.py`).
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from gflow.compiler.targets.processors import Processor
 from ...blocks import ITEM, LANES, PADDED, Blocks, Problem
 from ...contest import Contest
 
-#: rows of which there are so few that B is read where it lies
+#: the most rows with which B is read in place, without packing
 FEW_ROWS = 16
-#: rows and vectors of columns of their tiles, where B is read with its columns side by side
+#: rows and vectors of their tiles, where B's columns are contiguous
 _FLAT = ((1, 8), (2, 8), (4, 6), (8, 3))
-#: columns that are made of dot products at a time
+#: columns that are computed as dot products at a time, where B's K is contiguous
 STRIP = 64
-#: shares that each thread gets at least, where there are rows and columns enough
+#: shares for each thread at least, where the product has enough rows and columns
 _SHARES = 4
-#: tiles that a block of rows has at least: each reads all of a block of columns
+#: tiles of a block of rows at least, since each block reads all of a block of columns
 _LEAST = 4
-#: products of which there are fewer are not worth panels
+#: multiplications below which packing does not pay
 _FEW = 1 << 12
-#: of the library: what a product of a few rows or columns takes more, in rows or columns
+#: the extra time of the BLAS for few rows or columns, in rows or columns
 _THIN = 8
 
 
@@ -48,7 +49,7 @@ def cut(p: Processor, contest: Contest, threads: int) -> Blocks:
 
 @cache
 def rows_of(p: Processor, product: Problem, threads: int, columns: str) -> Blocks:
-    """How a product of few rows is cut. columns: of B, "lanes" where they are side by side, else "k"."""
+    """The blocking of a product of few rows. columns: B's contiguous dimension, "lanes" (columns) or "k"."""
     m, n, k = product.rows, product.columns, product.k
     if columns == "k":
         height, width, kc = next(h for h in (1, 2, 4, 8) if h >= min(m, 8)), STRIP, k
@@ -82,7 +83,7 @@ def speedup(p: Processor, product: Problem, threads: int) -> float:
 
 
 def share_of_peak(p: Processor, product: Problem, b: Blocks, threads: int) -> float:
-    """The part of the processor's products a second that are of use."""
+    """The predicted share of the processor's peak, from 0 to 1."""
     m, n = product.rows, product.columns
     height, width, _ = b.tile
     made = ceil(m / height) * height * ceil(n / width) * width
@@ -92,7 +93,7 @@ def share_of_peak(p: Processor, product: Problem, b: Blocks, threads: int) -> fl
 
 
 def _waiting(product: Problem, b: Blocks, threads: int) -> float:
-    """How much longer the last thread works than all do on average."""
+    """The time of the last thread over the average time of all."""
     if b.apart:
         return ceil(product.batch / threads) * threads / product.batch
     columns = min(product.columns, b.columns)
@@ -136,6 +137,6 @@ def _candidates(p: Processor, product: Problem, threads: int) -> Iterator[Blocks
 
 
 def _alike(total: int, most: int, unit: int) -> int:
-    """The size of equal parts of at most `most`, in whole units."""
+    """The length of equal parts of `total`, each at most `most`, rounded up to a multiple of `unit`."""
     parts = ceil(total / most)
     return ceil(total / parts / unit) * unit

@@ -5,9 +5,9 @@
         for strips of the share
             for tiles of rows                           (sums in registers, then what follows)
 
-One function serves every size, and products of matrices as well as convolutions in up to three spatial dimensions.
-No thread waits for another: nothing is packed. The number of the next share lies among the words; whoever finds
-that none is left for the last time sets it back.
+One function serves all sizes, for products of matrices and for convolutions of up to three spatial dimensions. Nothing
+is packed, so no thread waits for another. The number of the next share is one of the kernel arguments; the last thread
+that finds no share left sets it back to 0.
 """
 
 from __future__ import annotations

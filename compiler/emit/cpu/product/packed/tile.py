@@ -1,8 +1,8 @@
-"""The register tile of a product with a packed weight: rows are read at their addresses, for each position of a kernel.
+"""The microkernel of a product with a packed weight, which reads rows of the activation by their addresses.
 
-Nothing of the activation is packed: a product of matrices has one address a row, a convolution one for each
-position of its kernel, where it reads all channels, a depthwise one those of the columns. Sums are made of parts of
-about 160 products, as those of other tiles.
+The activation is not packed. A product of matrices has one address for each row; a convolution has one for each row and
+each position of its kernel, and reads all channels there; a depthwise convolution reads the channels of the tile's
+columns. Sums are computed in chains of about 160 multiply-adds, as in `product/tile.py`.
 """
 
 from __future__ import annotations
