@@ -22,11 +22,8 @@ from gflow.dialects.mlir import ir
 from gflow.execution.executor import programs_for
 from gflow.runtime.cuda.fake import dry_run
 
-HALVES = (
-    (Path(__file__).parents[1] / "lit_tests/write-in-place/parts.mlir")
-    .read_text()
-    .split("// A part that")[0]
-)
+PARTS = (Path(__file__).parents[1] / "lit_tests/write-in-place/parts.mlir").read_text()
+HALVES = PARTS.split("// A part that")[0]
 
 
 def test_halves_and_their_transpose() -> None:
@@ -39,6 +36,19 @@ def test_halves_and_their_transpose() -> None:
     (found,) = run_program(program, args)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert dry_run(program, accesses(program), calls=2).runs == 2
+
+
+@pytest.mark.parametrize("name", ["bucket", "shifted"])
+def test_products_and_sums(name: str) -> None:
+    (text,) = [part for part in PARTS.split("\nfunc.func") if part.startswith(f" @{name}(")]
+    with make_context():
+        module = ir.Module.parse("func.func" + text)
+        args = [torch.randn(32, 16), torch.randn(32, 24), torch.randn(408, 8)]
+        (expected,) = run_module(module, args)
+        program = compile_module(module, CompileOptions(target="cuda:90"))
+    assert program.ir.count("gflow.in_place") == (name == "bucket")
+    (found,) = run_program(program, args)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def planned() -> ir.Module:

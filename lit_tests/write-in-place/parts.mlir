@@ -33,3 +33,33 @@ func.func @copied(%x: tensor<4x8xf32>, %w: tensor<16x4xf32>) -> (tensor<4x4xf32>
   %3 = "gflow.concatenate"(%0, %0) {dim = 1 : i64, operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x16xf32>
   return %2, %0, %3 : tensor<4x4xf32>, tensor<4x8xf32>, tensor<4x16xf32>
 }
+
+// Products and sums of columns fill a bucket of gradients, where each begins as a buffer may.
+// CHECK-LABEL: func.func @bucket(
+// CHECK:         "gflow.concatenate"{{.*}}gflow.in_place
+// LAUNCHES:      # @bucket for cuda:90: 3 steps
+func.func @bucket(%x: tensor<32x16xf32>, %g: tensor<32x24xf32>, %v: tensor<408x8xf32>) -> tensor<1x8xf32> {
+  %0 = "gflow.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<32x16xf32>) -> tensor<16x32xf32>
+  %1 = "gflow.matmul"(%0, %g) : (tensor<16x32xf32>, tensor<32x24xf32>) -> tensor<16x24xf32>
+  %2 = "gflow.reduce"(%g) {kind = "sum", dims = array<i64: 0>} : (tensor<32x24xf32>) -> tensor<24xf32>
+  %3 = "gflow.reshape"(%1) {shape = array<i64: 384>} : (tensor<16x24xf32>) -> tensor<384xf32>
+  %4 = "gflow.concatenate"(%3, %2) {dim = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<384xf32>, tensor<24xf32>) -> tensor<408xf32>
+  %5 = "gflow.reshape"(%4) {shape = array<i64: 1, 408>} : (tensor<408xf32>) -> tensor<1x408xf32>
+  %6 = "gflow.matmul"(%5, %v) : (tensor<1x408xf32>, tensor<408x8xf32>) -> tensor<1x8xf32>
+  return %6 : tensor<1x8xf32>
+}
+
+// The product would begin between two buffers.
+// CHECK-LABEL: func.func @shifted(
+// CHECK-NOT:     gflow.in_place
+// LAUNCHES:      # @shifted for cuda:90: 5 steps
+func.func @shifted(%x: tensor<32x16xf32>, %g: tensor<32x24xf32>, %v: tensor<408x8xf32>) -> tensor<1x8xf32> {
+  %0 = "gflow.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<32x16xf32>) -> tensor<16x32xf32>
+  %1 = "gflow.matmul"(%0, %g) : (tensor<16x32xf32>, tensor<32x24xf32>) -> tensor<16x24xf32>
+  %2 = "gflow.reduce"(%g) {kind = "sum", dims = array<i64: 0>} : (tensor<32x24xf32>) -> tensor<24xf32>
+  %3 = "gflow.reshape"(%1) {shape = array<i64: 384>} : (tensor<16x24xf32>) -> tensor<384xf32>
+  %4 = "gflow.concatenate"(%2, %3) {dim = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<24xf32>, tensor<384xf32>) -> tensor<408xf32>
+  %5 = "gflow.reshape"(%4) {shape = array<i64: 1, 408>} : (tensor<408xf32>) -> tensor<1x408xf32>
+  %6 = "gflow.matmul"(%5, %v) : (tensor<1x408xf32>, tensor<408x8xf32>) -> tensor<1x8xf32>
+  return %6 : tensor<1x8xf32>
+}

@@ -23,15 +23,19 @@ After `gflow-fuse,gflow-materialize,gflow-write-in-place`:
 The buffer of `%1` is live from its first part on. `%0#0` and `%0#1` are its left and right half, with a row stride of
 128 elements. There may be reshapes and transposes between a part and the concatenation. All operands must have no
 other reader, and must be results of kernels that can write with strides: pointwise and row kernels, gradients of
-attention, and other concatenations and copies. A value whose rows would become non-contiguous keeps its own buffer.
+attention, and other concatenations and copies. Products and kernels of columns write there, too, if the part is
+row-major and its first byte is aligned as buffers are: gradients in the bucket of a collective are. A value whose rows
+would become non-contiguous keeps its own buffer.
 """
 
 from __future__ import annotations
 
 from gflow.compiler.ir.ssa import Body, Op, fused_kind, read_body
 from gflow.compiler.ir.views import IN_PLACE, Layout, layouts, part_layouts, source_layout
+from gflow.compiler.memory.liveness import ALIGN
 from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.types import TensorType, row_major_strides
 
 from ..base import NoOptions, Pass
 
@@ -65,7 +69,11 @@ def _sources(
             return None
         value, lies = source
         p = body.producer[value]
-        if p < 0 or value in fixed or not _writes_with_strides(body.ops[p], value):
+        if p < 0 or value in fixed:
+            return None
+        if not _writes_with_strides(body.ops[p], value) and not (
+            _writes_anywhere(body.ops[p]) and _is_dense(lies, body.types[value])
+        ):
             return None
         wide = [s for n, s in zip(body.types[value].shape, lies.strides) if n != 1]
         if wide[-1:] > [1] or body.types[value].numel == 0:
@@ -98,6 +106,19 @@ def _writes_with_strides(o: Op, value: int) -> bool:
     if o.name in ("concatenate", "attention_grad"):
         return o.name != "attention_grad" or o.results.index(value) < 3  # the bias's lies dense
     return fused_kind(o.op) in _WRITERS and LAUNCH not in o.op.attributes
+
+
+def _writes_anywhere(o: Op) -> bool:
+    """Whether an op writes row-major to any address at which a buffer may begin."""
+    return fused_kind(o.op) in ("contraction", "column") or o.name == "matmul"
+
+
+def _is_dense(lies: Layout, ty: TensorType) -> bool:
+    """Whether a value lies row-major, from where a buffer may begin."""
+    dense = row_major_strides(ty.shape)
+    pairs = zip(ty.shape, lies.strides, dense)
+    begins = lies.offset * ty.itemsize % ALIGN == 0
+    return begins and all(a == b for size, a, b in pairs if size != 1)
 
 
 PASS = Pass("gflow-write-in-place", run, NoOptions, __doc__ or "")
