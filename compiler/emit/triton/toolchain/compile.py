@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib import metadata
@@ -96,6 +96,23 @@ def compile_kernels(
     if problems:
         more = [f"{len(problems) - _SHOWN} more kernels do not compile"] * (len(problems) > _SHOWN)
         raise KernelError("\n\n".join([*problems[:_SHOWN], *more]))
+    return found
+
+
+def assemblies(jobs: Sequence[Job], arch: int | str, patience: float = PATIENCE) -> list[str]:
+    """The assembly of kernels, as PTX for NVIDIA's GPUs.
+
+    Raises:
+        KernelError: one does not compile.
+    """
+    found = [""] * len(jobs)
+
+    def done(n: int, answer: Answer) -> None:
+        if "error" in answer:
+            raise KernelError(_message(*jobs[n], arch, answer, ""))
+        found[n] = str(answer["assembly"])
+
+    shared_pool().run([{**_request(*job, arch), "assembly": True} for job in jobs], done, patience)
     return found
 
 

@@ -55,9 +55,10 @@ def _prepare() -> None:
 
 
 def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a `DeviceCode`.
+    """The fields of a `DeviceCode`, and, where it is asked for, the assembly.
 
-    request: name, source, parameters, constants, multiples, num_warps, num_stages, target (what `GPUTarget` takes).
+    request: name, source, parameters, constants, multiples, num_warps, num_stages, target (what `GPUTarget` takes);
+    assembly: whether that is wanted.
 
     Raises:
         ValueError: parameters are missing, or in another order than in the source.
@@ -105,6 +106,7 @@ def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
         "warps": metadata.num_warps,
         "scratch": getattr(metadata, "global_scratch_size", 0),
         **family.resources(found.asm[family.assembly], printed.getvalue()),
+        **({"assembly": found.asm[family.assembly]} if request.get("assembly") else {}),
     }
 
 
