@@ -12,6 +12,7 @@ import enum
 import functools
 import gc
 import inspect
+import operator
 import sys
 import threading
 import weakref
@@ -23,6 +24,7 @@ from types import (
     FunctionType,
     MappingProxyType,
     MethodType,
+    MethodWrapperType,
     ModuleType,
 )
 from typing import Any, NamedTuple
@@ -135,13 +137,14 @@ class Reads:
         self.iterators: list[str] = []
         self.reached: list[Any] = []
         self._seen: dict[Any, Any] = {}
+        self._asked: set[str] = set()  # names that objects hold, as operator.attrgetter does
 
     def walk(self, roots: Iterable[tuple[str, Any]]) -> Reads:
         """Find all that is read from `roots`, by name."""
         roots = list(roots)
-        count = -1
-        while count != len(self.codes):  # until no other function is found
-            count = len(self.codes)
+        count = (-1, 0)
+        while count != (len(self.codes), len(self._asked)):  # until no other function is found
+            count = (len(self.codes), len(self._asked))
             self._begin()
             for code, names in list(self.codes.items()):
                 if not is_library(code):
@@ -158,7 +161,7 @@ class Reads:
     def _begin(self) -> None:
         self.found, self.modules, self.tensors, self.reached = [], {}, [], []
         self.iterators, self._seen = [], dict(self.known)
-        self.names = set().union(*map(read_names, self.codes)) | _ALWAYS
+        self.names = set().union(*map(read_names, self.codes)) | _ALWAYS | self._asked
         computing = [c for c in self.codes if not is_library(c) and names_of(c).computed]
         self.computed = bool(computing)
         self.computed_by_user = not all(is_installed(code.co_filename) for code in computing)
@@ -191,6 +194,8 @@ class Reads:
         elif isinstance(value, functools.partial):
             for n, part in enumerate((value.func, *value.args)):
                 self._visit(part, f"{path}.{n}")
+            if not isinstance(value.func, FunctionType):  # of `getattr`, say
+                self._asked.update(part for part in value.args if isinstance(part, str))
             self._visit(value.keywords, f"{path}.keywords")
         elif isinstance(value, (staticmethod, classmethod)):
             self._visit(value.__func__, path)
@@ -215,7 +220,12 @@ class Reads:
                 self._visit(held, path)
         elif is_iterator(value):
             self.iterators.append(path)
-        elif not isinstance(value, BuiltinFunctionType):
+        elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            self._getter(value, path)
+        elif isinstance(value, (BuiltinFunctionType, MethodWrapperType)):
+            if not isinstance(value.__self__, (ModuleType, type)):  # a method of what it holds
+                self._visit(value.__self__, path)
+        else:
             decorated = inspect.getattr_static(
                 value, "__wrapped__", None
             )  # as by functools.lru_cache
@@ -224,6 +234,16 @@ class Reads:
                 if (cleared := cleared_of(value)) is not None:
                     self._add("call", cleared, None, cleared(), path)
             self._object(value, path)
+
+    def _getter(self, value: Any, path: str) -> None:
+        """What asks any object for attributes by names of its own."""
+        made, parts = value.__reduce__()
+        if isinstance(made, functools.partial):  # with keywords
+            self._visit(made.keywords, path)
+            parts = (*made.args, *parts)
+        names = parts if isinstance(value, operator.attrgetter) else parts[:1]
+        self._asked.update(part for name in names for part in name.split("."))
+        self._visit(parts, path)
 
     def _tensor(self, value: torch.Tensor, path: str) -> None:
         """What stands at a tensor, as `weight.is_embedding`."""
