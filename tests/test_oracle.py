@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 import torch
+from oracle import structures
 from oracle.campaign import Record, Result, campaign, parser_of, processor_time, run
 from oracle.dense import Dense, LargestFirst
-from oracle.growth import grow
+from oracle.growth import STRUCTURES, grow
 from oracle.ir import drawn, judge_ir, judge_subject, minimized
 from oracle.judge import Verdict, by_sign_of_nan, judge
 from oracle.minimize import minimize
@@ -24,6 +25,7 @@ from oracle.program import Call, Program, Storage, TensorSpec, from_json, source
 from oracle.run import program_of
 from oracle.sizes import VARYING
 
+from gflow import nn
 from gflow.lowering import registry
 
 FINDS = sorted((Path(__file__).parent / "oracle" / "finds").glob("*.json"))
@@ -48,9 +50,25 @@ def test_random_programs_of_several_sizes() -> None:
         assert not verdict.is_find, f"seed {program.seed}: {verdict}"
 
 
+def test_structures() -> None:
+    """All that graphs have, in one."""
+    refused = {"grad", "vmap", "vmap, last", "cond", "checkpoint, reentrant"}
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        names = sorted(structures.WRAPPERS.keys() - refused)
+        made = [structures.wrapped(x, y, name, "in place") for name in names]
+        total = torch.stack([(k + 1) * m.sum() for k, m in enumerate(made)]).sum()
+        return [*(m.detach() for m in made), *torch.autograd.grad(total, (x, y))]
+
+    x, y = torch.rand(3, 4).requires_grad_(), torch.rand(3, 4).requires_grad_()
+    for mine, want in zip(nn.Graph.trace(step)(x, y), step(x, y), strict=True):
+        torch.testing.assert_close(mine, want)
+
+
 @pytest.mark.sweep
 def test_many_random_programs() -> None:
-    for seed in (*range(3_000_000, 3_000_200), *range(VARYING + 1000, VARYING + 1200)):
+    starts = (3_000_000, VARYING + 1000, STRUCTURES + 2000)
+    for seed in (s + i for s in starts for i in range(200)):
         verdict = judge(program_of(seed))
         assert not verdict.is_find, f"seed {seed}: {verdict}"
 

@@ -6,7 +6,7 @@ from . import structures
 from .growth import Growth, is_float
 
 #: wrappers that some programs cannot have, or that a graph refuses: drawn less often
-_SELDOM = ("grad", "jvp", "vmap", "vmap, last", "cond", "second", "checkpoint, reentrant")
+_SELDOM = ("grad", "vmap", "vmap, last", "cond", "second", "checkpoint, reentrant")
 
 
 def wrap(g: Growth) -> None:

@@ -168,11 +168,6 @@ def _derivative(body: Body, x: Tensor, y: Tensor) -> Tensor:
     return torch.func.grad(lambda a: body(a, y).sum())(x) * y
 
 
-def _tangent(body: Body, x: Tensor, y: Tensor) -> Tensor:
-    value, tangent = torch.func.jvp(lambda a: body(a, y), (x,), (torch.ones_like(x),))
-    return value + tangent
-
-
 def _mapped(body: Body, x: Tensor, y: Tensor) -> Tensor:
     if not x.dim():
         return body(x, y)
@@ -256,7 +251,6 @@ WRAPPERS: dict[str, Callable[[Body, Tensor, Tensor], Tensor]] = {
     "autocast": _autocast(False),
     "no autocast": _autocast(True),
     "grad": _derivative,
-    "jvp": _tangent,
     "vmap": _mapped,
     "vmap, last": _mapped_last,
     "cond": _cond,

@@ -232,8 +232,10 @@ def _boundaries(args: tuple[Any, ...]) -> str | None:
 
 
 def _drawn(args: tuple[Any, ...]) -> str | None:
-    """How many numbers `multinomial` draws."""
+    """Of what, and how many numbers `multinomial` draws."""
     weights, count, *replacement = args
+    if not weights.is_floating_point():
+        return f"takes weights of a floating-point dtype, got {str(weights.dtype).removeprefix('torch.')}; convert them"
     if not _known(count) or (weights.dim() and not _known(weights.shape[-1])):
         return None
     if count <= 0:
