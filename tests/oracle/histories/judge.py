@@ -85,7 +85,8 @@ def _found(session: Session, ours: Seen, i: int, found: str) -> Verdict:
 
 def _is_refusal(error: BaseException, session: Session) -> bool:
     # weak references, as those of TorchDynamo's guards; attributes with a history of the user's
-    if any(text in str(error) for text in ("Cannot swap t", "support the deepcopy protocol")):
+    known = ("Cannot swap t", "support the deepcopy protocol", "get the gradient edge for a Tensor")
+    if any(text in str(error) for text in known):
         return True
     if isinstance(error, REFUSALS) or any(t in str(error) for t in OTHER_REFUSALS):
         return True
