@@ -21,6 +21,7 @@ _OWN = {
     "GraphInputError": "errors",
     "GraphTraceError": "errors",
     "GraphAttributeError": "errors",
+    "XRTModule": "functions.xrt",
     "compile": "functions.compiled",
     "dynamic_dim": "call.dynamic.dynamic_dim",
     "from_stablehlo": "functions.imported",

@@ -116,6 +116,30 @@ _DTYPES = {"float": ("f32", "f64", "bf16"), "number": ("f32", "i64", "i32", "ui8
            "bits": ("i64", "i1", "ui8"), "any": ("f32", "i64", "i1"), "bool": ("i1",)}  # fmt: skip
 
 
+def _beside_numbers() -> None:
+    """Numbers that are the same everywhere have forms of their own in extremes; NaN stays NaN."""
+    given = [Arg((16,), "f32", values=_SPECIAL)]
+    for name in ("maximum", "minimum"):
+        case(name, given, lambda x, n=name: b(n, x, full(0.5, x)), "number", special=True)
+        case(name, given, lambda x, n=name: b(n, full(-1, x), x), "number first", special=True)
+    for predicate in ("lt", "le", "gt", "ge", "ne"):
+        for number in (0, 6):
+            case("select", given, lambda x, p=predicate, n=number: _bounded(x, x, p, n),
+                 f"{predicate}-{number}", special=True)  # fmt: skip
+    line = [Arg((4,), "f32", values=_SPECIAL[:4]), Arg((3, 4))]
+    case("select", line, lambda x, y: _bounded(_rows(x), y, "lt", 0), "other")
+    case("select", line[:1], lambda x: _bounded(_rows(x), _rows(x), "lt", 0), "expanded")
+
+
+def _rows(x: ir.Value) -> ir.Value:
+    return b("broadcast", x, shape=(3, 4), dims=(1,))
+
+
+def _bounded(x: ir.Value, y: ir.Value, predicate: str, number: float) -> ir.Value:
+    """The number where `y` lies beyond it, else `x`."""
+    return b("select", b("compare", y, full(number, y), predicate=predicate), full(number, x), x)
+
+
 def _between(low: float, high: float, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(len(CASES))
     return (torch.rand(shape, generator=generator, dtype=torch.float64) * (high - low) + low).to(
@@ -562,6 +586,7 @@ def all_cases() -> list[EngineCase]:
         torch.manual_seed(0)
         for build in (
             _elementwise,
+            _beside_numbers,
             _shapes,
             _reductions,
             _contractions,

@@ -1,4 +1,5 @@
-"""Models of the transformers library (small, random weights) through each engine, and trained on XLA, beside eager."""
+"""Models of transformers, torchvision and timm (small, random weights) through each engine, and trained on XLA, beside
+eager."""
 
 from __future__ import annotations
 
@@ -36,12 +37,32 @@ _IMAGES = {
 
 def _hf(kind: str, config: str, **options: Any) -> Make:
     def make() -> torch.nn.Module:
-        import transformers
-
         declare_torchvision_ops()
+        transformers = pytest.importorskip("transformers")
         return getattr(transformers, kind)(getattr(transformers, config)(**options))
 
     return make
+
+
+def _vision(kind: str, **options: Any) -> Make:
+    def make() -> torch.nn.Module:
+        declare_torchvision_ops()
+        models = pytest.importorskip("torchvision.models")
+        return getattr(models, kind)(num_classes=5, **options)
+
+    return make
+
+
+def _timm(kind: str, **options: Any) -> Make:
+    def make() -> torch.nn.Module:
+        declare_torchvision_ops()
+        return pytest.importorskip("timm").create_model(kind, num_classes=5, **options)
+
+    return make
+
+
+def _image() -> dict[str, Tensor]:
+    return {"x": torch.randn(2, 3, 64, 64)}
 
 
 def _ids() -> dict[str, Tensor]:
@@ -111,6 +132,15 @@ MODELS: dict[str, tuple[Make, Inputs]] = {
     "PoolFormer": (_hf("PoolFormerForImageClassification", "PoolFormerConfig", num_labels=3, hidden_sizes=[8, 16],
                        depths=[1, 1], num_encoder_blocks=2, patch_sizes=[7, 3], strides=[4, 2], padding=[2, 1]),
                    _pixels()),
+    "torchvision ResNet-18": (_vision("resnet18"), _image),
+    "torchvision MobileNetV3": (_vision("mobilenet_v3_small", width_mult=0.5), _image),
+    "torchvision ShuffleNetV2": (_vision("shufflenet_v2_x0_5"), _image),
+    "torchvision SqueezeNet": (_vision("squeezenet1_1"), _image),
+    "torchvision MNASNet": (_vision("mnasnet0_5"), _image),
+    "timm ViT": (_timm("vit_tiny_patch16_224", img_size=64, depth=2), _image),
+    "timm GhostNet": (_timm("ghostnet_050"), _image),
+    "timm RegNet": (_timm("regnetx_002"), _image),
+    "timm LCNet": (_timm("lcnet_050"), _image),
     "BiT": (_hf("BitForImageClassification", "BitConfig", num_labels=3, embedding_size=8, hidden_sizes=[8, 16],
                 depths=[1, 1], num_groups=4), _pixels()),
 }  # fmt: skip
@@ -145,7 +175,6 @@ class Train(nn.Graph):
 
 
 def made(name: str) -> tuple[torch.nn.Module, Inputs]:
-    pytest.importorskip("transformers")
     torch.manual_seed(0)
     make, inputs = MODELS[name]
     model = make()

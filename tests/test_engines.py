@@ -243,3 +243,29 @@ def test_frozen_weights_are_constants(engine: str) -> None:
                 torch.testing.assert_close(graph(x), module(x), rtol=1e-4, atol=1e-5)
     (call,) = calls_of(graph)
     assert len(call.step.frozen) == len(list(module.parameters()))
+
+
+@pytest.mark.parametrize("engine", [["XLA", "OPENVINO"], "onnxruntime"])
+def test_module_by_an_engine(engine: Any) -> None:
+    """Results and gradients of a module in an eager program are eager's."""
+    names = [engine] if isinstance(engine, str) else engine
+    if not available(names[0].lower()):
+        pytest.skip(f"{names[0]} is not installed")
+    module = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 4))
+    wrapped, x = flow.XRTModule(module, engine=engine), torch.randn(8, 16)
+    want = torch.autograd.grad(module(x).square().sum(), list(module.parameters()))
+    wrapped(x).square().sum().backward()
+    for p, w in zip(module.parameters(), want, strict=True):
+        torch.testing.assert_close(p.grad, w, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(wrapped(x), module(x), rtol=1e-4, atol=1e-5)
+    assert calls_of(wrapped._runner.program)
+
+
+def test_modules_by_engines_that_cannot_be() -> None:
+    module = nn.Linear(4, 4)
+    with pytest.raises(flow.GraphError, match=r"XRTModule\(\) takes engine='XLA'.*got 'TVM'"):
+        flow.XRTModule(module, engine="TVM")
+    graph = Predict(flow.XRTModule(module), "")
+    with pytest.raises(flow.GraphError, match="use the module itself"):
+        graph(torch.randn(2, 4))

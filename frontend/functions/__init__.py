@@ -11,5 +11,6 @@ objects         arguments that hold state of their own: a model's cache of keys 
 partly          a backward in which some results take no part
 second_order    gradients that have gradients themselves: of a call of a compiled function, with `create_graph=True`
 split           a function in pieces: TorchDynamo splits it where no program can go on, and each piece is compiled
+xrt             `gflow.XRTModule`: a module that another engine runs
 torch_ops       ops of the dialect by PyTorch's own: those that StableHLO is read into
 """

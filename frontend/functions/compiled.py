@@ -113,6 +113,8 @@ class _Runner:
 
     def __init__(self, target: Callable[..., Any], whole: bool, options: dict[str, Any]) -> None:
         self.target, self.captured, self.whole = target, Captured(target), whole
+        passes = options.get("passes")
+        self.engine: str = "" if passes is None else passes.engine
         self.program = _Program(target, self.captured, whole, options)
         self.parameters = Parameters(target)
         self._pairs: Any = None
@@ -125,6 +127,11 @@ class _Runner:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling() or is_building():  # part of a larger program
+            if self.engine:
+                raise GraphError(
+                    f"{here()}: {self.engine} runs this module's calls by itself, and here it is a part of a graph; "
+                    "use the module itself, and give the graph's ops to the engine by graph.config"
+                )
             return self.target(*args, **kwargs)
         args, kwargs = self._bound(args, kwargs)
         gradients = torch.is_grad_enabled() and self._needs_grad(args, kwargs)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from gflow.dialects.constants import element_bytes, is_splat
 from gflow.dialects.extents import varies
+from gflow.dialects.mlir import ir
 from gflow.dialects.ops.compute import conv_dims, kernel_dims
 
 from ..decompositions import windows
-from ..form import ON_RANKS, Call, Form, Row
+from ..form import ON_RANKS, Call, Form, Row, call_of
 from ..sizes import is_size
 from .writer import NUMPY, Writer
 
@@ -61,13 +63,38 @@ def _extreme(kind: str, of_bools: str) -> Row:
             return [w.node(of_bools, names)]
         if dtype == "ui8":
             return [w.cast(w.node(kind, [w.cast(x, "i32") for x in names]), "ui8")]
+        if dtype in ("f32", "f64"):
+            a, b = map(_number, call.op.operands)
+            if (number := a if b is None else b) is not None:
+                return [_bounded(w, names[b is None], kind, number, dtype)]
         found = w.node(kind, names)
         if dtype in ("f32", "f64"):
             bad = w.node("Or", [w.node("IsNaN", [x]) for x in names])
             found = w.node("Where", [bad, w.scalar(float("nan"), dtype), found])
         return [found]
 
-    return Row(f"`{kind}`, `IsNaN`, `Where`", write)
+    return Row(f"`{kind}`, `IsNaN`, `Where`; with a number `Clip` or `Relu`", write)
+
+
+def _bounded(w: Writer, x: str, kind: str, number: float, dtype: str) -> str:
+    """The larger or smaller of a value and a number; NaN stays."""
+    if kind == "Max" and number == 0:
+        return w.node("Relu", [x])
+    # a bound that is not given is the largest finite number
+    ends = (number, math.inf) if kind == "Max" else (-math.inf, number)
+    return w.node("Clip", [x, *(w.scalar(end, dtype) for end in ends)])
+
+
+def _number(value: ir.Value) -> float | None:
+    """The number that a value is everywhere, but no NaN."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name != "gflow.constant":
+        return None
+    attribute = owner.operation.attributes["value"]
+    if not is_splat(attribute):
+        return None
+    number = ir.FloatAttr(ir.DenseElementsAttr(attribute).get_splat_value()).value
+    return None if math.isnan(number) else number
 
 
 def _bits(of_bools: str, of_integers: str) -> Row:
@@ -110,8 +137,28 @@ def _compare(w: Writer, call: Call, names: Names) -> Names:
     return [w.node("Not", [found]) if predicate == "ne" else found]
 
 
+_BOUNDS = {"lt": "Max", "le": "Max", "gt": "Min", "ge": "Min"}
+
+
+def _bound(call: Call) -> tuple[str, float] | None:
+    """Of a choice of a number where a value lies beyond it, which of both is taken, and the number."""
+    pred, number, x = call.op.operands
+    owner = pred.owner
+    if call.type.dtype not in ("f32", "f64") or isinstance(owner, ir.Block):
+        return None
+    if owner.operation.name != "gflow.compare" or (least := _number(number)) is None:
+        return None
+    left, right = owner.operation.operands
+    kind = _BOUNDS.get(call_of(owner.operation).attrs["predicate"])
+    if kind is None or left != x or _number(right) != least:
+        return None
+    return kind, least
+
+
 def _select(w: Writer, call: Call, names: Names) -> Names:
     pred, a, b = names
+    if (found := _bound(call)) is not None and not w.is_narrow(b):
+        return [_bounded(w, b, *found, call.type.dtype)]
     if call.type.dtype != "i1":
         return [w.node("Where", names)]
     return [w.cast(w.node("Where", [pred, w.cast(a, "i32"), w.cast(b, "i32")]), "i1")]
@@ -132,7 +179,7 @@ def _constant(w: Writer, call: Call, names: Names) -> Names:
         return [one if ty.numel == 1 else w.node("Expand", [one, w.ints(ty.shape)])]
     if is_splat(attribute) and ty.numel > 1:
         one = w.constant(data[:1].reshape([1] * ty.rank))
-        return [w.node("Expand", [one, w.ints(ty.shape)])]
+        return [w.expand(one, ty.shape)]
     return [w.constant(data[: ty.numel].reshape(ty.shape))]
 
 
@@ -149,7 +196,7 @@ def _broadcast(w: Writer, call: Call, names: Names) -> Names:
     inner = [1] * call.type.rank
     for size, d in zip(call.operands[0].shape, call.attrs["dims"]):
         inner[d] = size
-    return [w.node("Expand", [w.reshape(names[0], inner), w.ints(call.type.shape)])]
+    return [w.expand(w.reshape(names[0], inner), call.type.shape)]
 
 
 def _slice(w: Writer, call: Call, names: Names) -> Names:
@@ -323,7 +370,7 @@ ROWS: dict[str, Row] = {
     "xor": _bits("Xor", "BitwiseXor"),
     "not": _bits("Not", "BitwiseNot"),
     "compare": Row("`Equal`, `Less`, `Greater`, …", _compare),
-    "select": Row("`Where`", _select),
+    "select": Row("`Where`; of a bound `Clip` or `Relu`", _select),
     "convert": Row("`Cast`", _convert),
     "neg": Row("`Neg`", _neg),
     **{name: _node(kind, partly=False) for name, kind in {

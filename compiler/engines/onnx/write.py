@@ -16,6 +16,7 @@ import numpy as np
 from gflow.compiler.ir.locations import source_of
 from gflow.dialects.extents import current, varies
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType, type_of
 
 from ..expand import expanded
@@ -124,7 +125,10 @@ def _written(
     for op in body:
         w.scope = source_of(op).module
         call = call_of(op)
-        made = FORM.rows[call.name].write(w, call, [known[v] for v in op.operands])
+        given_names = [known[v] for v in op.operands]
+        if OPS[call.name].category == "elementwise":
+            given_names = w.narrow(given_names)
+        made = FORM.rows[call.name].write(w, call, given_names)
         known.update(zip(op.results, made))
     outputs = []
     for v, wanted in zip(end.operands, results):
@@ -135,13 +139,24 @@ def _written(
         outputs.append(_value(w, name, passed(ty)))
     if sum(len(t.raw_data) for t in w.initializers) > _MOST_BYTES:
         raise EngineError("the constants and weights have more bytes than a file of ONNX can hold")
-    graph = w.helper.make_graph(w.nodes, "main", inputs, outputs, w.initializers)
+    nodes = _needed(w.nodes, {o.name for o in outputs})
+    graph = w.helper.make_graph(nodes, "main", inputs, outputs, w.initializers)
     return w.helper.make_model(
         graph,
         opset_imports=[w.helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
         producer_name="gflow",
     )
+
+
+def _needed(nodes: Sequence[Any], wanted: set[str]) -> list[Any]:
+    """The nodes that the results need: engines run the others, too, and fuse nothing that is read by several."""
+    kept = []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.output):
+            wanted.update(node.input)
+            kept.append(node)
+    return kept[::-1]
 
 
 def _shown(block: ir.Block, given: Sequence[int]) -> dict[int, Found]:

@@ -46,6 +46,7 @@ class Writer:
         self._taken: set[str] = set()
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._computed: dict[int, str] = {}
+        self._expanded: dict[str, str] = {}
 
     def name(self, wanted: str) -> str:
         """A name that no other value has."""
@@ -118,6 +119,22 @@ class Writer:
     def reshape(self, x: str, shape: Sequence[int]) -> str:
         """ONNX's Reshape; sizes of 0 are sizes."""
         return self.node("Reshape", [x, self.ints(shape)], allowzero=1)
+
+    def expand(self, x: str, shape: Sequence[int]) -> str:
+        """ONNX's Expand. x: of as many dimensions."""
+        found = self.node("Expand", [x, self.ints(shape)])
+        self._expanded[found] = x
+        return found
+
+    def narrow(self, names: Sequence[str]) -> list[str]:
+        """Operands of an elementwise op, of one shape, as they were before they were expanded, which such ops do by
+        themselves: engines fuse a bias, not a tensor of its sums' shape. One keeps the shape."""
+        found = [self._expanded.get(x, x) for x in names]
+        return found if any(x in names for x in found) else list(names)
+
+    def is_narrow(self, x: str) -> bool:
+        """Whether a value may be smaller than its op's operands are."""
+        return x in self._expanded.values()
 
     def transpose(self, x: str, permutation: Sequence[int]) -> str:
         """ONNX's Transpose; nothing where no dimension moves."""

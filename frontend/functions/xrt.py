@@ -1,0 +1,50 @@
+"""`gflow.XRTModule`: a module that another engine runs, by OneFlow's name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gflow.errors import GraphError
+from gflow.runtime.engines.packages import EngineUnavailable, available, require
+from gflow.tracing.context.location import here
+
+from .compiled import compile
+
+#: OneFlow's names, and ONNX Runtime
+_ENGINES = {"XLA": "xla", "OPENVINO": "openvino", "ONNXRUNTIME": "onnxruntime"}
+
+
+def XRTModule(module: torch.nn.Module, engine: str | Sequence[str] = ("XLA",)) -> Any:
+    """A module whose calls another engine runs, alone and in eager programs; ops that it has no form for keep gflow's
+    kernels (docs/engines.md).
+
+    It shares all that the module has, as what `gflow.compile` gives, and its calls have gradients, whose backward the
+    engine runs, too. After OneFlow's `oneflow_xrt.XRTModule`.
+
+    Args:
+        module: any module. In `nn.Graph`s, use the module itself and the graph's own switch.
+        engine: "XLA", "OPENVINO" or "ONNXRUNTIME", in any case; of several, the first that is installed.
+
+    Raises:
+        GraphError: an engine is unknown, or none is installed; with the command that installs the first.
+    """
+    names = [engine] if isinstance(engine, str) else list(engine)
+    unknown = [n for n in names if not isinstance(n, str) or n.upper() not in _ENGINES]
+    if unknown or not names:
+        known = ", ".join(map(repr, _ENGINES))
+        raise GraphError(f"{here()}: XRTModule() takes engine={known}, or a list; got {engine!r}")
+    wanted = [_ENGINES[n.upper()] for n in names]
+    chosen = next(filter(available, wanted), None)
+    if chosen is None:
+        try:
+            require(wanted[0])
+        except EngineUnavailable as error:
+            raise GraphError(f"{here()}: XRTModule(): {error}") from None
+    # start-up: the compiler is loaded by who needs it
+    from gflow.compiler.driver.pipelines import PipelineOptions
+
+    assert chosen is not None
+    return compile(module, passes=PipelineOptions(engine=chosen))
