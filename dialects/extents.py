@@ -30,7 +30,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import gcd, log
+from math import gcd, log, sqrt
 from typing import Any
 
 #: the stand-in that modules have, and the one that programs are checked with
@@ -370,3 +370,13 @@ def at_most(value: int) -> int:
     if symbol is None or symbol.fixes(value):
         return value
     return max(symbol.at(value, n) for n in symbol.corners)
+
+
+def typical(value: int) -> int:
+    """What an integer is in the middle of the range, where ways to compute something are compared: at the geometric
+    mean of its ends, since sizes in use are often far below the largest that is planned for."""
+    symbol = _symbol.get()
+    if symbol is None or symbol.fixes(value):
+        return value
+    middle = [round(sqrt(max(s.least, 1) * max(s.most, 1))) for s in symbol.each]
+    return symbol.at(value, middle[0] if len(middle) == 1 else (middle[0], middle[1]))

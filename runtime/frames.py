@@ -106,11 +106,10 @@ class Frame:
             call.unbind()
 
     def release(self) -> None:
-        """Let go of arguments and results of the latest call."""
+        """Let go of arguments and results of the latest call. Addresses stay in native steps: they are compared with
+        those of the next call."""
         for call in self.moving:
             call.unbind()
-        self._addresses = [-1] * len(self._addresses)
-        self._result_addresses = [-1] * len(self._fresh)
         self._placed = False
 
     def drop_buffers(self) -> None:
@@ -145,7 +144,7 @@ class Frame:
         self._args, self._results = args, results
         for call, uses in zip(self.moving, self._uses):
             # a call holds the memory that it is bound to, so that no other tensor can come to lie there
-            if not uses.isdisjoint(moved):
+            if not self._placed or not uses.isdisjoint(moved):
                 call.bind(self._locate, self.n)
         self._args, self._results = (), ()
         self._placed = True

@@ -5,7 +5,7 @@ A fresh tensor of a few megabytes costs more in page faults than most kernels ta
 
 from __future__ import annotations
 
-import sys
+from sys import getrefcount
 
 import torch
 
@@ -24,31 +24,43 @@ class ResultPool:
         where: torch.device | None = None,
     ) -> None:
         self.shape, self.dtype, self.kept, self.where = shape, dtype, kept, where
-        self._buffers: list[torch.Tensor] = []
+        self._buffers: list[_Buffer] = []
 
     def take(self) -> torch.Tensor:
         """A contiguous tensor whose old contents nobody can see."""
-        for n, buffer in enumerate(self._buffers):
-            if _uses(buffer) != _FREE:
+        for n, (tensor, storage, handle) in enumerate(self._buffers):
+            if _use_count(handle) != _FREE[0] or getrefcount(storage) != _FREE[1]:
                 continue
-            if buffer.untyped_storage().nbytes() < buffer.numel() * buffer.element_size():
+            if storage.nbytes() < tensor.nbytes:
                 del self._buffers[n]  # the caller has shrunk it
                 break
-            return buffer.detach()
-        buffer = torch.empty(self.shape, dtype=self.dtype, device=self.where)
+            return tensor.detach()
+        tensor = torch.empty(self.shape, dtype=self.dtype, device=self.where)
         if len(self._buffers) < self.kept:
-            self._buffers.append(buffer)
-        return buffer.detach()
+            self._buffers.append(_buffer(tensor))
+        return tensor.detach()
 
 
-def _uses(buffer: torch.Tensor) -> tuple[int, int]:
-    """What refers to a tensor's storage: from PyTorch's side, and from Python's.
+#: a tensor, its storage, and the storage's address
+_Buffer = tuple[torch.Tensor, torch.UntypedStorage, int]
+
+_use_count = torch._C._storage_Use_Count
+
+
+def _buffer(tensor: torch.Tensor) -> _Buffer:
+    storage = tensor.untyped_storage()
+    return tensor, storage, storage._cdata
+
+
+def _uses(buffers: list[_Buffer]) -> tuple[int, int]:
+    """What refers to a buffer's storage: from PyTorch's side, and from Python's.
 
     All Python objects of one storage are one, so PyTorch does not count who holds it.
     """
-    storage = buffer.untyped_storage()
-    return torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)
+    for _, storage, handle in buffers:
+        return _use_count(handle), getrefcount(storage)
+    raise AssertionError
 
 
-#: of a tensor that nobody else refers to
-_FREE = _uses(torch.empty(4))
+#: of a buffer that nobody else refers to
+_FREE = _uses([_buffer(torch.empty(4))])

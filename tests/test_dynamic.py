@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import gflow
-from gflow.dialects.extents import STAND_INS, Piece, Symbol, pieces, size_of_program
+from gflow.dialects.extents import STAND_INS, Piece, Symbol, pieces, size_of_program, typical
 
 SIZES = (8, 1, 32, 7, 13)
 
@@ -502,6 +502,16 @@ def test_integers_of_the_ir_are_polynomials() -> None:
     assert symbol.at(12 * n + 7, 5) == 67
     assert symbol.at(64, 5) == 64
     assert STAND_INS[0] != STAND_INS[1]
+
+
+def test_the_middle_of_a_range_is_the_geometric_mean() -> None:
+    symbol = Symbol("n", 2, 1024)
+    with size_of_program(symbol):
+        assert typical(3 * symbol.stand_in + 1) == 3 * 45 + 1
+        assert typical(7) == 7
+    both = Symbol("n", 2, 1024, second=Symbol("m", 1, 16)).standing(0)
+    with size_of_program(both):
+        assert typical(both.stand_in) == 45
 
 
 def test_pieces_of_what_varies() -> None:

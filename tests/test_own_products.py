@@ -119,6 +119,20 @@ def test_few_rows(isa: str, rows: int, transposed: bool) -> None:
     check(isa, args[:2], lambda x, y: [b("matmul", x, y)], lambda x, y: [x @ y])
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_strips_of_few_rows(isa: str, rows: int) -> None:
+    """More columns than a strip has, in several blocks of K, with what follows."""
+    k, n = 1003, 2 * blocking.SWEPT + 75
+    args = [Arg((rows, k)), Arg((k, n)), Arg((rows, n))]
+
+    def body(x: ir.Value, y: ir.Value, other: ir.Value) -> list[ir.Value]:
+        made = b("matmul", x, y)
+        return [b("add", b("mul", made, made), other)]
+
+    check(isa, args, body, lambda x, y, other: [(x @ y).square() + other])
+    check(isa, args[:2], lambda x, y: [b("matmul", x, y)], lambda x, y: [x @ y])
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_halves(isa: str, dtype: str) -> None:
     """They are widened some rows at a time, and rounded once."""

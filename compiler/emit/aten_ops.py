@@ -46,8 +46,8 @@ def take(b: Placement, o: Op) -> None:
     x, index = o.operands
     dim = read(OPS["take"], o.op.attributes)["dim"]
     rank = b.body.types[index].rank
-    out = _merged(b, o.results[0], dim, rank)
-    inputs = [b.ref(x), _dense(b, index, 0, rank)]
+    out = merged(b, o.results[0], dim, rank)
+    inputs = [b.ref(x), dense(b, index, 0, rank)]
     b.aten(b.label(o), "aten.index_select.default", [{"t": 0}, dim, {"t": 1}], inputs, out)
 
 
@@ -56,12 +56,12 @@ def index_add(b: Placement, o: Op) -> None:
     x, index, source = o.operands
     dim = read(OPS["index_add"], o.op.attributes)["dim"]
     rank = b.body.types[index].rank
-    inputs = [b.ref(x), _dense(b, index, 0, rank), _dense(b, source, dim, rank)]
+    inputs = [b.ref(x), dense(b, index, 0, rank), dense(b, source, dim, rank)]
     args = [{"t": 0}, dim, {"t": 1}, {"t": 2}]
     b.aten(b.label(o), "aten.index_add.default", args, inputs, b.ref(o.results[0]))
 
 
-def _merged(b: Placement, value: int, low: int, rank: int) -> TensorRef:
+def merged(b: Placement, value: int, low: int, rank: int) -> TensorRef:
     """A dense value with its dimensions low…low+rank as one."""
     ref = b.ref(value)
     shape = ref.type.shape
@@ -70,8 +70,8 @@ def _merged(b: Placement, value: int, low: int, rank: int) -> TensorRef:
     return TensorRef(ref.place, TensorType(new, ref.type.dtype), row_major_strides(new))
 
 
-def _dense(b: Placement, value: int, low: int, rank: int) -> TensorRef:
-    """As `_merged`, of a value that may be strided where there is nothing to merge.
+def dense(b: Placement, value: int, low: int, rank: int) -> TensorRef:
+    """As `merged`, of a value that may be strided where there is nothing to merge.
 
     Raises:
         CannotLower: there is, and the value isn't dense.
@@ -82,7 +82,7 @@ def _dense(b: Placement, value: int, low: int, rank: int) -> TensorRef:
         raise CannotLower(
             "an index of more than one dimension must be dense; run gflow-materialize first"
         )
-    return _merged(b, value, low, rank)
+    return merged(b, value, low, rank)
 
 
 # -- attention

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 
@@ -36,3 +37,22 @@ def merged(
     """The sizes of the groups of `neighbours`, and each walk's strides along them."""
     groups = neighbours(sizes, walks)
     return [prod(sizes[d] for d in g) for g in groups], [[w[g[-1]] for g in groups] for w in walks]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Slices of two tensors along a dimension: the sizes of the other dimensions, merged, and both tensors' strides
+    along them. The last one is a run of neighbouring elements, if only of one."""
+
+    sizes: tuple[int, ...]
+    to: tuple[int, ...]
+    of: tuple[int, ...]
+
+
+def walk_of(shape: Sequence[int], dim: int, to: Sequence[int], of: Sequence[int]) -> Walk:
+    """The slices of tensors with these strides, whose sizes differ along `dim` at most."""
+    others = [d for d in range(len(shape)) if d != dim]
+    sizes, (a, b) = merged([shape[d] for d in others], [[s[d] for d in others] for s in (to, of)])
+    if not sizes or a[-1] != 1 or b[-1] != 1:
+        sizes, a, b = [*sizes, 1], [*a, 1], [*b, 1]
+    return Walk(tuple(sizes), tuple(a), tuple(b))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
@@ -27,17 +27,27 @@ _dtype = attrgetter("dtype")
 _SIZES = 256
 
 
+def _items(numbers: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Gives the items with these numbers."""
+    if len(numbers) > 1:
+        return itemgetter(*numbers)
+    return lambda items: tuple(items[n] for n in numbers)
+
+
 @dataclass(frozen=True)
 class _Call:
     """What calls of one size have in common.
 
     places: of each tensor that is given, its place among the graph's arguments and among the program's, its shape and
-    strides. strides, dtypes: of all of them. outputs: as `FxTrace.results`, with the numbers of this size. plain: where
-    all outputs are results as they are, which.
+    strides. given, put: gives them out of the graph's arguments; puts these and `arguments` in the program's order.
+    strides, dtypes: of all of them. outputs: as `FxTrace.results`, with the numbers of this size. plain: where all
+    outputs are results as they are, which.
     """
 
     arguments: list[Any]
     places: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]]
+    given: Callable[[Sequence[Any]], tuple[Any, ...]]
+    put: Callable[[Sequence[Any]], tuple[Any, ...]]
     strides: list[tuple[int, ...]]
     dtypes: list[torch.dtype]
     outputs: list[Any]
@@ -80,7 +90,11 @@ class FxProgram:
         plain = [o.index for o in outputs] if whole else None
         strides = [s for _, _, _, s in places]
         dtypes = [trace.inputs[index].value.dtype for _, index, _, _ in places]
-        self.calls[k] = made = _Call(arguments, places, strides, dtypes, outputs, plain)
+        order = [*range(len(places), len(places) + len(arguments))]
+        for n, (_, index, _, _) in enumerate(places):
+            order[index] = n
+        given, put = _items([at for at, _, _, _ in places]), _items(order)
+        self.calls[k] = made = _Call(arguments, places, given, put, strides, dtypes, outputs, plain)
         return made
 
     def __call__(self, args: list[Any], k: N = 0) -> list[Any]:
@@ -91,18 +105,19 @@ class FxProgram:
         """
         call = self.calls.get(k) or self._call(k)
         given = list(args)
-        arguments = call.arguments.copy()
-        for index, number in self.found.numbers.items():
-            arguments[index] = torch.tensor(number.value(given), dtype=arguments[index].dtype)
+        tensors: Sequence[torch.Tensor] = call.given(given)
+        numbers = {
+            index: torch.tensor(number.value(given), dtype=call.arguments[index].dtype)
+            for index, number in self.found.numbers.items()
+        }
         args.clear()
         copied = []
-        tensors = [given[at] for at, _, _, _ in call.places]
         if [*map(_dtype, tensors)] != call.dtypes:
             tensors = self._converted(call, given)
         usual = [*map(_stride, tensors)] == call.strides and not any(map(_is_neg, tensors))
-        if usual:
-            for (_, index, _, _), tensor in zip(call.places, tensors):
-                arguments[index] = tensor
+        arguments = [*call.put((*tensors, *call.arguments))]
+        for index, number in numbers.items():
+            arguments[index] = number
         for at, index, shape, strides in () if usual else call.places:
             tensor = given[at]
             if tensor.stride() != strides and not _same(shape, tensor.stride(), strides):

@@ -70,8 +70,11 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
     )
 
 
-#: kernels of our own for ops that PyTorch has calls for
-_OWN = dict.fromkeys(("attention", "attention_grad"), ("attention", "attention_rows"))
+#: what ops run as that have both a kernel of our own and a call of PyTorch's
+_BOTH: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("attention", "attention_grad"), ("attention", "attention_rows")),
+    "take": ("pytorch",),
+}
 
 # -- ops
 
@@ -93,7 +96,7 @@ def add_op(b: Builder, o: Op) -> None:
         b.choice.check_fields(CPU_FIELDS)
         kind = OTHERS.get(o.name)
         b.choice.check(
-            kind in (None, b.choice.kind) or b.choice.kind in ("none", *_OWN.get(o.name, ())),
+            kind in (None, b.choice.kind) or b.choice.kind in ("none", *_BOTH.get(o.name, ())),
             f"is not for an op that runs as '{kind}'",
         )
     steps.add_op(b, o, _STEPS, "CPU")
@@ -170,7 +173,7 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), aten_pooling.pool),
     "reduce": aten_ops.position,
     "gather": aten_ops.gather,
-    "take": aten_ops.take,
+    "take": indexing.take,
     "quantized_matmul": quantized.product,
     "index_add": aten_ops.index_add,
     "index_copy": indexing.index_copy,

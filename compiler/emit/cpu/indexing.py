@@ -1,11 +1,11 @@
-"""Writing slices at indices: `gflow.index_copy`, over its operand or into a copy.
+"""Slices at indices, read (`gflow.take`) or written over an operand or into a copy (`gflow.index_copy`).
 
     for rows of what lies before and behind the indexed dimension    (shared among threads)
         for indices, in order
             a run of elements                                        (shared where there is one row)
 
-A thread writes all indices of its elements in order, so that of equal ones the last counts. An index out of range,
-which a `gflow.check` has refused before, writes nothing.
+A thread writes all indices of its elements in order, so that of equal ones the last counts. Threads of a `take` share
+rows and indices alike. An index out of range, which a `gflow.check` has refused before, writes nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from functools import cache
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.blocks import LANES
-from gflow.compiler.kernel.dimensions import merged
+from gflow.compiler.kernel.dimensions import Walk, walk_of
 from gflow.compiler.kernel.movement import kernels
 from gflow.compiler.kernel.selection.cpu.loops import runs
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.program import KernelStep, Place
 
+from .. import aten_ops
 from .language.code import Code
 from .program_builder import Builder
 
@@ -41,44 +42,71 @@ def index_copy(b: Builder, o: Op) -> None:
         return
     dim = read(OPS[o.name], o.op.attributes)["dim"]
     to, of = b.strides(r), b.strides(source)
-    others = [d for d in range(ty.rank) if d != dim]
-    sizes, (to_walk, of_walk) = merged(
-        [ty.shape[d] for d in others], [[s[d] for d in others] for s in (to, of)]
-    )
-    dense = bool(sizes) and to_walk[-1] == of_walk[-1] == 1
-    if not dense:
-        sizes, to_walk, of_walk = [*sizes, 1], [*to_walk, 1], [*of_walk, 1]
-    width = b.body.types[index].itemsize
-    name = f"index_copy_{8 * ty.itemsize}_{8 * width}_{len(sizes) - 1}"
+    walk = walk_of(ty.shape, dim, to, of)
+    words = (count, ty.shape[dim], b.strides(index)[0], to[dim], of[dim])
+    _add(b, o, "index_copy", (r, index, source), words, walk)
+
+
+def take(b: Builder, o: Op) -> None:
+    """The step of a `gflow.take`, where its choice is a kernel; else a call of aten.index_select."""
+    if b.choice.kind == "pytorch":
+        aten_ops.take(b, o)
+        return
+    x, index = o.operands
+    (r,) = o.results
+    ty, indices = b.body.types[x], b.body.types[index]
+    if b.body.types[r].numel == 0:
+        return
+    dim, rank = read(OPS[o.name], o.op.attributes)["dim"], indices.rank
+    step = aten_ops.dense(b, index, 0, rank).strides[0]
+    out = aten_ops.merged(b, r, dim, rank).strides if rank != 1 else b.strides(r)
+    walk = walk_of(ty.shape, dim, out, b.strides(x))
+    words = (indices.numel, ty.shape[dim], step, out[dim], b.strides(x)[dim])
+    _add(b, o, "take", (r, index, x), words, walk)
+
+
+def _add(
+    b: Builder, o: Op, stem: str, values: tuple[int, int, int], numbers: tuple[int, ...], walk: Walk
+) -> None:
+    """Add the step. values: what is written, the index, what is read. numbers: indices, slices of the indexed
+    tensor, and the strides of the index and of what is written and read along it."""
+    to, index, _ = values
+    item, width = b.body.types[to].itemsize, b.body.types[index].itemsize
+    rank = len(walk.sizes) - 1
+    name = f"{stem}_{8 * item}_{8 * width}_{rank}"
     if name not in b.kernels:
-        b.kernels[name] = _function(name, 8 * ty.itemsize, 8 * width, len(sizes) - 1)
+        b.kernels[name] = _function(name, 8 * item, 8 * width, rank, stem == "take")
     b.externals |= {"omp_get_thread_num", "omp_get_num_threads"}
-    places = [b.place(v) for v in (r, index, source)]
-    walks = [n for rest in zip(sizes[:-1], to_walk, of_walk) for n in rest]
-    words: tuple[int | Place, ...] = (
-        *places, count, ty.shape[dim], b.strides(index)[0], to[dim], of[dim], sizes[-1], *walks,
-    )  # fmt: skip
+    rows = [n for rest in zip(walk.sizes[:-1], walk.to, walk.of) for n in rest]
+    places = [b.place(v) for v in values]
+    words: tuple[int | Place, ...] = (*places, *numbers, walk.sizes[-1], *rows)
     parallel, from_size = b.choice.shared()
     b.steps.append(KernelStep(name, words, parallel, b.label(o), True, from_size=from_size))
 
 
 @cache
-def _function(name: str, bits: int, index_bits: int, rank: int) -> str:
-    return _IndexCopy(bits, index_bits, rank).function(name)
+def _function(name: str, bits: int, index_bits: int, rank: int, reads: bool) -> str:
+    return _Slices(bits, index_bits, rank, reads).function(name)
 
 
-class _IndexCopy(Code):
-    """The function for elements and indices of so many bits, and rows of so many dimensions."""
+class _Slices(Code):
+    """The function for elements and indices of so many bits, and rows of so many dimensions. reads: indices say where
+    slices are read, rather than where they are written."""
 
-    def __init__(self, bits: int, index_bits: int, rank: int) -> None:
+    def __init__(self, bits: int, index_bits: int, rank: int, reads: bool) -> None:
         super().__init__()
+        self.reads = reads
         self.element, self.bytes = f"i{bits}", bits // 8
         self.index_bits = index_bits
         words = [self.load_word(i, "!llvm.ptr" if i < 3 else "i64") for i in range(9 + 3 * rank)]
         self.to, self.index, self.of, self.count, self.size = words[:5]
         self.index_step, self.to_step, self.of_step, self.run = words[5:9]
         self.walks = [tuple(words[9 + 3 * d : 12 + 3 * d]) for d in range(rank)]
-        if rank:
+        if reads:
+            slices = self.mul(self.count, *(size for size, _, _ in self.walks))
+            low, high = self.share(slices)
+            self.loop(low, high, 1, [], lambda task, _: self._task(task))
+        elif rank:
             rows = self.mul(*(size for size, _, _ in self.walks))
             low, high = self.share(rows)
             self.loop(low, high, 1, [], lambda row, _: self._row(row, self.i64(0), self.run))
@@ -86,7 +114,19 @@ class _IndexCopy(Code):
             low, high = self.share(self.run, LANES)
             self._row("", low, high)
 
+    def _task(self, task: str) -> list[str]:
+        """One slice of one row."""
+        row, k = self.split(task, self.count) if self.walks else ("", task)
+        to, of = self._origin(row)
+        return self._slice(k, to, of, self.i64(0), self.run)
+
     def _row(self, row: str, low: str, high: str) -> list[str]:
+        to, of = self._origin(row)
+        self.loop(0, self.count, 1, [], lambda k, _: self._slice(k, to, of, low, high))
+        return []
+
+    def _origin(self, row: str) -> tuple[str, str]:
+        """Where a row begins in what is written and in what is read."""
         to, of = self.i64(0), self.i64(0)
         for n, (size, to_stride, of_stride) in reversed(list(enumerate(self.walks))):
             position = row
@@ -94,8 +134,7 @@ class _IndexCopy(Code):
                 row, position = self.split(row, size)
             to = self.add(to, self.mul(position, to_stride))
             of = self.add(of, self.mul(position, of_stride))
-        self.loop(0, self.count, 1, [], lambda k, _: self._slice(k, to, of, low, high))
-        return []
+        return to, of
 
     def _slice(self, k: str, to: str, of: str, low: str, high: str) -> list[str]:
         at = self._at(self.index, self.mul(k, self.index_step), f"i{self.index_bits}")
@@ -104,8 +143,9 @@ class _IndexCopy(Code):
             index = self(f"arith.extsi {index} : i{self.index_bits} to i64")
         self.line(f"scf.if {self.within(index, self.size)} {{")
         with self.indented():
-            target = self._at(self.to, self.add(to, self.mul(index, self.to_step)), self.element)
-            origin = self._at(self.of, self.add(of, self.mul(k, self.of_step)), self.element)
+            there, here = (k, index) if self.reads else (index, k)
+            target = self._at(self.to, self.add(to, self.mul(there, self.to_step)), self.element)
+            origin = self._at(self.of, self.add(of, self.mul(here, self.of_step)), self.element)
             whole = self.add(low, self.mul(self.binary("divui", self.sub(high, low), LANES), LANES))
             self._copies(low, whole, LANES, f"vector<{LANES}x{self.element}>", target, origin)
             self._copies(whole, high, 1, self.element, target, origin)

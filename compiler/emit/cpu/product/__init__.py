@@ -13,6 +13,7 @@ own            products of our own as steps: the words of `blocked`, and the fun
 panels         packing: parts of a matrix in the order in which a register tile reads them
 quantized      products with weights in 8 or 4 bits: they become float32 in registers
 race           the ways to make a product of float32, as programs of one step each that can be timed
+sweep          products of one to four rows with a matrix that is read row by row, where it lies
 tile           the register tile: some rows and columns of a product, summed in registers over a block of K
 packed/        products and convolutions whose weight was packed beforehand
 convolutions/  convolutions of channels-last float32 data

@@ -8,10 +8,11 @@ from typing import Protocol
 
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.blocks import Blocks
+from gflow.compiler.kernel.selection.cpu.blocking import PIECE, SWEEPS, SWEPT
 from gflow.dialects.extents import Count, at_most
 from gflow.dialects.program import KernelAddress, KernelStep, Place, Step
 
-from . import blocked, dots, panels, tile
+from . import blocked, dots, panels, sweep, tile
 from .finish import Words
 from .function import ITEM, LANES
 
@@ -81,18 +82,24 @@ def product(
         direct = blocked.COLUMNS if y.column == 1 else blocked.DOTS
         if direct == blocked.DOTS and (x.column != 1 or y.row != 1):
             raise CannotLower("a product of few rows reads operands that do not lie side by side")
+    sweeps = direct == blocked.COLUMNS and height in SWEEPS
+    if sweeps and (width != PIECE or blocks.across > SWEPT):
+        raise CannotLower(
+            f"products of {height} rows have strips of {SWEPT} columns in pieces of {PIECE}"
+        )
+    strip = blocks.across if sweeps else width
     numbers: dict[str, int | Count | Place | KernelAddress] = {
         "a": x.place, "b": y.place, "c": z.place, "scratch": scratch,
         "gathers": int(windows is not None),
         **{f"window_{name}": windows[name] if windows else 0 for name in panels.WINDOWS},
         "pack_a": _gather(b, height) if windows else 0 if direct == blocked.DOTS else _pack(b, height, a),
         "pack_b": 0 if direct else _pack(b, width, c),
-        "tile": _tile(b, height, width, direct),
+        "tile": _tile(b, height, strip, direct),
         "finish": 0 if finish is None else finish[0],
         "m": m, "n": n, "k": k,
         "am": ITEM * x.row, "ak": ITEM * x.column, "bk": ITEM * y.row, "bn": ITEM * y.column, "cm": ITEM * z.row,
         "batch": batch, "sa": ITEM * x.each, "sb": ITEM * y.each, "sc": ITEM * z.each, "add": int(add),
-        "mr": height, "nr": width, "kc": kc, "mc": blocks.rows, "nc": blocks.columns, "cols": blocks.across,
+        "mr": height, "nr": strip, "kc": kc, "mc": blocks.rows, "nc": blocks.columns, "cols": blocks.across,
         "alone": int(blocks.apart), "direct": direct,
         "a_bytes": blocks.a_bytes, "b_bytes": blocks.b_bytes, "each": blocks.each if blocks.apart else 0,
         "first": first,
@@ -138,6 +145,11 @@ def _gather(b: Steps, width: int) -> KernelAddress:
 
 
 def _tile(b: Steps, rows: int, width: int, direct: int) -> KernelAddress:
+    if direct == blocked.COLUMNS and rows in SWEEPS:
+        name = f"sweep_{rows}"
+        if name not in b.kernels:
+            b.kernels[name] = sweep.sweep(name, rows)
+        return KernelAddress(name)
     stem = _STEMS[direct]
     if direct == blocked.COLUMNS and tile.reads_both(width // LANES):
         stem = _STEMS[blocked.PACKED]

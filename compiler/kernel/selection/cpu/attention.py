@@ -8,7 +8,7 @@ from typing import Any
 
 from gflow.compiler.targets.processors import ANY, Processor
 from gflow.dialects.attributes import read
-from gflow.dialects.extents import at_most, varies
+from gflow.dialects.extents import at_most, typical, varies
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.attention import extras
 from gflow.dialects.types import TensorType
@@ -70,7 +70,7 @@ def contest_of(o: Op, types: Sequence[TensorType]) -> AttentionContest | None:
         return None
     (batch, rows, heads, channels), (keys, shared) = q.shape, k.shape[1:3]
     return AttentionContest(
-        at_most(batch), heads, shared, at_most(rows), at_most(keys), channels, v.shape[3], attrs["causal"],
+        typical(batch), heads, shared, typical(rows), typical(keys), channels, v.shape[3], attrs["causal"],
         bias is not None, needed == 6,
     )  # fmt: skip
 

@@ -20,6 +20,10 @@ from ...contest import Contest
 FEW_ROWS = 16
 #: rows and vectors of their tiles, where B's columns are contiguous
 _FLAT = ((1, 8), (2, 8), (4, 6), (8, 3))
+#: rows of tiles of which B is read row by row, in strips of at most so many columns; what follows runs on pieces
+SWEEPS, SWEPT, PIECE = (1, 2, 4), 1024, 8 * LANES
+#: columns of a strip, below which rows are too short to be fetched ahead
+_SWEPT_LEAST = 512
 #: columns that are computed as dot products at a time, where B's K is contiguous
 STRIP = 64
 #: shares for each thread at least, where the product has enough rows and columns
@@ -55,11 +59,17 @@ def rows_of(p: Processor, product: Problem, threads: int, columns: str) -> Block
         height, width, kc = next(h for h in (1, 2, 4, 8) if h >= min(m, 8)), STRIP, k
     else:
         height, vectors = next(tile for tile in _FLAT if tile[0] >= min(m, _FLAT[-1][0]))
-        width = LANES * min(vectors, p.wide)
+        width = PIECE if height in SWEEPS else LANES * min(vectors, p.wide)
         kc = _alike(k, p.kc, PADDED)
     apart = product.batch > 1 and product.batch >= threads
     shares = 1 if apart else threads * _SHARES
-    across = _alike(n, max(width, ceil(n / shares / width) * width), width)
+    least = width
+    if columns == "lanes" and height in SWEEPS:
+        least = SWEPT if shares == 1 or threads == 1 else min(_SWEPT_LEAST, ceil(n / threads))
+    most = ceil(max(least, n / shares) / width) * width
+    if columns == "lanes" and height in SWEEPS:
+        most = min(most, SWEPT)
+    across = _alike(n, most, width)
     down, whole = ceil(m / height) * height, ceil(n / width) * width
     return Blocks((height, width, kc), down, whole, across, apart, packed=False)
 

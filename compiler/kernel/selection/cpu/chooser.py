@@ -430,10 +430,11 @@ _CALLS = ("aten", "attention", "attention_grad")
 #: what ops that are neither fused nor contractions run as
 OTHERS: Mapping[str, str] = {
     **dict.fromkeys(
-        ("iota", "pad", "concatenate", "reverse", "index_copy", "quantized_matmul", CHECK), "kernel"
+        ("iota", "pad", "concatenate", "reverse", "index_copy", "take", "quantized_matmul", CHECK),
+        "kernel",
     ),
     **dict.fromkeys(_CALLS, "pytorch"),
     **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), "pytorch"),
     **dict.fromkeys((START, SHARD, ENGINE), "pytorch"),
-    **dict.fromkeys(("reduce", "gather", "take", "index_add"), "pytorch"),
+    **dict.fromkeys(("reduce", "gather", "index_add"), "pytorch"),
 }

@@ -14,6 +14,7 @@ from gflow.dialects.ops.quantized import GROUP
 from ....ir.ssa import Body, Op
 from ....ir.views import Layout
 from ...blocks import LANES
+from ...dimensions import walk_of
 from ...movement import Unplaced, kernels
 from ..choice import Choice
 from .loops import runs, way_of_loops
@@ -45,6 +46,30 @@ def index_copy(o: Op, body: Body, at: Sequence[Layout]) -> Choice:
     return Choice("kernel", then=copied.then, **sharing(nanoseconds))
 
 
+#: bytes of an element that the kernel of slices moves as one
+_ELEMENTS = (1, 2, 4, 8)
+#: elements of a result from which on PyTorch's kernel is called where slices have few neighbouring elements each
+_SCATTERED = 1 << 12
+
+
+def take(o: Op, body: Body, at: Sequence[Layout]) -> Choice:
+    """Slices read at indices: by a kernel, shared or not, but where each has few neighbouring elements."""
+    (x, index), (r,) = o.operands, o.results
+    dim, ty = read(OPS[o.name], o.op.attributes)["dim"], body.types[x]
+    shape, rank = body.types[r].shape, body.types[index].rank
+    strides = at[r].strides
+    ends = (strides[dim + rank - 1] if rank else 0, *strides[dim + rank :])
+    walk = walk_of(ty.shape, dim, (*strides[:dim], *ends), at[x].strides)
+    scattered = walk.sizes[-1] < LANES and at_most(prod(shape)) >= _SCATTERED
+    if ty.itemsize not in _ELEMENTS or scattered:
+        return Choice("pytorch")
+
+    def nanoseconds(size: At) -> float:
+        return prod(map(size, shape)) * ty.itemsize / ANY.copied
+
+    return Choice("kernel", **sharing(nanoseconds))
+
+
 def quantized_matmul(o: Op, body: Body, at: Sequence[Layout]) -> Choice:
     """The register tile of a product with weights in 8 or 4 bits, and whether threads share it."""
     bits = read(OPS[o.name], o.op.attributes)["bits"]
@@ -56,5 +81,6 @@ def quantized_matmul(o: Op, body: Body, at: Sequence[Layout]) -> Choice:
 CHOOSERS: Mapping[str, Callable[[Op, Body, Sequence[Layout]], Choice]] = {
     **dict.fromkeys(MOVEMENT, movement),
     "index_copy": index_copy,
+    "take": take,
     "quantized_matmul": quantized_matmul,
 }
