@@ -77,7 +77,7 @@ def test_beside_float64(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_looks_at_frozen_parameters_of_all_widths() -> None:
     """A few elements of each tensor are looked at wherever they lie, also where they are not aligned."""
-    from gflow.runtime.composed.frozen import _looks
+    from gflow.runtime.steps.watched import _looks
 
     raw = torch.zeros(4 * 100 + 1, dtype=torch.uint8)
     odd = torch.frombuffer(raw.numpy(), dtype=torch.float32, offset=1, count=100)

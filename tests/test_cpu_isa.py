@@ -73,8 +73,8 @@ def test_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif("x86-64-v3" not in LEVELS, reason="this processor has no AVX2")
 @pytest.mark.parametrize("files", [
     # one process: a start takes as long as many of the tests
-    pytest.param(["codegen_reductions"], id="kernels"),
-    pytest.param(["epilogues", "special_values", "vmath"], id="more", marks=pytest.mark.sweep),
+    pytest.param(["special_values"], id="kernels"),
+    pytest.param(["codegen_reductions", "epilogues", "vmath"], id="more", marks=pytest.mark.sweep),
 ])  # fmt: skip
 def test_a_share_of_the_suite(files: list[str]) -> None:
     """With AVX2 alone, in kernels and in the libraries that programs call."""

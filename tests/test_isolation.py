@@ -39,7 +39,7 @@ def test_a_process_is_as_before() -> None:
     assert _run() == "same"
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_libraries_compute_the_same() -> None:
     pytest.importorskip("diffusers")
     pytest.importorskip("lightning")

@@ -77,9 +77,7 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
     if target.gpu:
         passes += ["gflow-narrow-positions", "gflow-sink-reshapes", "gflow-sink-concatenations"]
     passes += ["gflow-simplify", "cse"]
-    if (
-        options.freeze and not options.engine
-    ):  # an engine has what is frozen as constants of its own
+    if options.freeze and not options.engine:  # an engine makes constants of its own
         if options.weight_bits:
             passes.append(f"gflow-quantize-weights{{bits={options.weight_bits}}}")
         if not target.gpu and host_level():

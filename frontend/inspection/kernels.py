@@ -8,7 +8,7 @@ from gflow.call.plans.plan import Plan
 from gflow.compiler.ir.attribution import members, ops_of_steps, sources_of
 from gflow.compiler.ir.locations import Source
 from gflow.compiler.memory.planned import label
-from gflow.dialects.program import KernelStep, LaunchStep, Program
+from gflow.dialects.program import KernelAddress, KernelStep, LaunchStep, Program
 from gflow.execution.executor import programs_for
 
 from .stage import planned_program
@@ -45,13 +45,21 @@ def kernels(plan: Plan, target: str | None = None) -> list[KernelInfo]:
     with module.context:
         for step, found in zip(program.steps, ops_of_steps(program, function)):
             for one, op in zip(members(step), found):
-                if isinstance(one, (KernelStep, LaunchStep)):
-                    uses[one.kernel] = uses.get(one.kernel, 0) + 1
-                    if op is not None and one.kernel in ops:
-                        ops[one.kernel][label(op)] = None
-                        sources[one.kernel] |= dict.fromkeys(sources_of(op))
+                for name in _run_by(one):
+                    uses[name] = uses.get(name, 0) + 1
+                    if op is not None and name in ops:
+                        ops[name][label(op)] = None
+                        sources[name] |= dict.fromkeys(sources_of(op))
     order = sorted(texts, key=lambda name: -uses[name])
     return [KernelInfo(n, texts[n], uses[n], tuple(ops[n]), tuple(sources[n])) for n in order]
+
+
+def _run_by(step: object) -> list[str]:
+    """The kernel of a step, and those that it is given to call: tiles and packing of products."""
+    if isinstance(step, KernelStep):
+        called = [word.kernel for word in step.words if isinstance(word, KernelAddress)]
+        return list(dict.fromkeys([step.kernel, *called]))
+    return [step.kernel] if isinstance(step, LaunchStep) else []
 
 
 def _program(plan: Plan, target: str | None) -> Program:
