@@ -220,7 +220,9 @@ def check_training(name: str, steps: int) -> None:
         optimizer.step()
         assert float(graph(**x)) == pytest.approx(loss.item(), rel=1e-4)
     for ours, theirs in zip(model.parameters(), eager.parameters()):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+        # as a whole: where an activation is cut off (ReLU6), rounding may decide on an element's gradient
+        allowed = 1e-3 * theirs.norm() + 1e-4 * theirs.numel() ** 0.5
+        assert (ours - theirs).norm() < allowed
 
 
 @pytest.mark.parametrize(
