@@ -11,6 +11,7 @@ import pytest
 import torch
 from codegen_harness import CONTEXT, Arg, b, full, make, spread
 
+import gflow as flow
 from gflow.compiler.driver.compile import CompileOptions, compile_module, generate_planned
 from gflow.compiler.driver.races import Racing
 from gflow.compiler.ir.errors import CannotLower
@@ -438,3 +439,19 @@ def test_edited_choices_that_no_code_follows() -> None:
             CannotLower, match="has a blocking that code generation does not support"
         ):
             Choice("panels", tile=tile, block=block).blocks()
+
+
+@pytest.mark.parametrize(
+    ("rows", "k", "columns"), [(1, 1, 9), (2, 1, 2), (1, 7, 1), (4, 3, 1), (3, 2, 5)]
+)
+def test_few_rows_of_operands_with_gaps(rows: int, k: int, columns: int) -> None:
+    """No stride of B is 1 where it has one row or column, whose stride is never taken."""
+    product = flow.compile(torch.matmul, dynamic=False)
+    wide, high = torch.randn(k, 3 * columns)[:, ::3], torch.randn(5 * columns, k)[::5].t()
+    for right in (wide, high, torch.randn(2 * k, 3 * columns)[::2, ::3]):
+        for left in (
+            torch.randn(rows, k),
+            torch.randn(k, rows).t(),
+            torch.randn(rows, 3 * k)[:, ::3],
+        ):
+            torch.testing.assert_close(product(left, right), left @ right)

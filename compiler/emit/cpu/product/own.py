@@ -79,8 +79,10 @@ def product(
     c = "lanes" if y.column == 1 or at_most_one(n) else "k"
     direct = blocked.PACKED
     if not blocks.packed:
-        direct = blocked.COLUMNS if y.column == 1 else blocked.DOTS
-        if direct == blocked.DOTS and (x.column != 1 or y.row != 1):
+        rows = y.row == 1 or at_most_one(k)
+        columns = y.column == 1 or (at_most_one(n) and not rows)
+        direct = blocked.COLUMNS if columns else blocked.DOTS
+        if direct == blocked.DOTS and not (rows and a == "k"):
             raise CannotLower("a product of few rows reads operands that do not lie side by side")
     sweeps = direct == blocked.COLUMNS and height in SWEEPS
     if sweeps and (width != PIECE or blocks.across > SWEPT):

@@ -338,8 +338,10 @@ class Chooser:
             return None
         batch, (n, k) = runs[0][0], (z.shape[-1], x.shape[-1])
         product = Problem(longest(parts), n, k, batch).most()
-        a = "k" if strides[0][-1] == 1 else "lanes"
-        b = "lanes" if strides[1][-1] == 1 else "k"
+        a = "k" if strides[0][-1] == 1 or k == 1 else "lanes"
+        # one of B's strides is 1, or that of its only row or column, which is never taken
+        rows = strides[1][-2] == 1 or k == 1
+        b = "k" if strides[1][-1] != 1 and rows else "lanes"
         return self._blocked("panels", Contest(product, a, b), of_product(batch, parts[0][1], n, k))
 
     def _blocked(
