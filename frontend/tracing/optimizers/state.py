@@ -123,9 +123,8 @@ def _deep_copy(value: Any, memo: dict[int, Any]) -> Any:
     """A copy; the thing itself where Python cannot copy it (a lock, a process group)."""
     try:
         return copy.deepcopy(value, memo)
-    except (
-        Exception
-    ):  # what its class raises: `__getattr__ = dict.__getitem__` has no `__deepcopy__`
+    # what its class raises: with `__getattr__ = dict.__getitem__`, a KeyError for `__deepcopy__`
+    except Exception:
         return value
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.blocks import Blocks
-from gflow.compiler.kernel.selection.cpu.blocking import PIECE, SWEEPS, SWEPT
+from gflow.compiler.kernel.selection.cpu.blocking import PIECE, SWEEPS, SWEPT, contiguous
 from gflow.dialects.extents import Count, at_most
 from gflow.dialects.program import KernelAddress, KernelStep, Place, Step
 
@@ -79,10 +79,9 @@ def product(
     c = "lanes" if y.column == 1 or at_most_one(n) else "k"
     direct = blocked.PACKED
     if not blocks.packed:
-        rows = y.row == 1 or at_most_one(k)
-        columns = y.column == 1 or (at_most_one(n) and not rows)
-        direct = blocked.COLUMNS if columns else blocked.DOTS
-        if direct == blocked.DOTS and not (rows and a == "k"):
+        by_columns = contiguous(y.row, y.column, at_most_one(k)) == "lanes"
+        direct = blocked.COLUMNS if by_columns else blocked.DOTS
+        if a != "k" if direct == blocked.DOTS else c != "lanes":
             raise CannotLower("a product of few rows reads operands that do not lie side by side")
     sweeps = direct == blocked.COLUMNS and height in SWEEPS
     if sweeps and (width != PIECE or blocks.across > SWEPT):

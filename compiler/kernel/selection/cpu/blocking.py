@@ -51,6 +51,12 @@ def cut(p: Processor, contest: Contest, threads: int) -> Blocks:
     return blocks_of(p, contest.product, threads)
 
 
+def contiguous(row: int, column: int, one_row: bool) -> str:
+    """The contiguous dimension of a product's B by its strides: "lanes" (columns) or "k". The stride of a dimension of
+    size one is never taken; one_row: whether K is one."""
+    return "k" if column != 1 and (row == 1 or one_row) else "lanes"
+
+
 @cache
 def rows_of(p: Processor, product: Problem, threads: int, columns: str) -> Blocks:
     """The blocking of a product of few rows. columns: B's contiguous dimension, "lanes" (columns) or "k"."""

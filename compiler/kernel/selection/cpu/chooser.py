@@ -28,7 +28,7 @@ from ...tiles import tiles_of
 from ..choice import Choice, Way, blocked
 from .attention import NEEDED, attention_of
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
-from .blocking import blocks_of, cut, own_is_faster
+from .blocking import blocks_of, contiguous, cut, own_is_faster
 from .loops import choice_of_loops, runs, scratch_of, way_of_loops
 from .other_ops import CHOOSERS
 from .patches import (
@@ -339,9 +339,7 @@ class Chooser:
         batch, (n, k) = runs[0][0], (z.shape[-1], x.shape[-1])
         product = Problem(longest(parts), n, k, batch).most()
         a = "k" if strides[0][-1] == 1 or k == 1 else "lanes"
-        # one of B's strides is 1, or that of its only row or column, which is never taken
-        rows = strides[1][-2] == 1 or k == 1
-        b = "k" if strides[1][-1] != 1 and rows else "lanes"
+        b = contiguous(strides[1][-2], strides[1][-1], k == 1)
         return self._blocked("panels", Contest(product, a, b), of_product(batch, parts[0][1], n, k))
 
     def _blocked(
