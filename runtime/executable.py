@@ -95,7 +95,7 @@ class Executable:
         self._kept_results = kept_results
         with device.section():
             self.constants = [
-                torch.frombuffer(bytearray(c or b"\0"), dtype=torch.uint8).to(device.where)
+                torch.frombuffer(bytearray(c or b"\0"), dtype=torch.uint8).clone().to(device.where)
                 for c in program.constants
             ]
             self._checks = CheckReport(program, device)

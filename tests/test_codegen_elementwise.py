@@ -193,6 +193,43 @@ def test_strides(shape: tuple[int, ...], dtype: str) -> None:
     run_cases(cases)
 
 
+def test_operands_that_are_transposed_in_blocks() -> None:
+    """A last dimension shorter than a vector, and operands that are contiguous along the one before it: an update of
+    weights by the gradient of a channels-last convolution."""
+
+    def body(x: ir.Value, g: ir.Value, h: ir.Value, s: ir.Value, a: ir.Value) -> list[ir.Value]:
+        shape = builder.type_of(x).shape
+        step = b("mul", g, b("broadcast", s, shape=shape, dims=()))
+        moved = b("add", b("mul", x, b("broadcast", a, shape=shape, dims=(0,))), step)
+        return [moved, b("sub", h, moved)]
+
+    cases = []
+    for i, taps in ((5, 9), (16, 2), (70, 9), (130, 16), (64, 3), (200, 15)):
+        turned = (i * taps, 1, i)
+        shape = (3, i, taps)
+        args = [
+            Arg(shape),
+            Arg(shape, strides=turned),
+            Arg(shape, strides=turned),
+            Arg(()),
+            Arg((3,)),
+        ]
+        cases.append(make(f"{i} {taps}", args, body))
+    flat = [
+        Arg((70, 4)),
+        Arg((70, 4), strides=(1, 70)),
+        Arg((70, 4), strides=(1, 80)),
+        Arg(()),
+        Arg((70,)),
+    ]
+    cases.append(make("a varying number", flat, body))
+    cases.append(make("flat", flat[:3], lambda x, g, h: [b("add", b("mul", x, g), h)]))
+    run_cases(cases, threads=(1, 2), repeat=True)
+    assert all(case.program for case in cases)
+    found = ["llvm.alloca" in "".join(c.program.kernels.values()) for c in cases if c.program]
+    assert found == [True, False, True, True, False, True, False, True]
+
+
 def test_views_into_kernels() -> None:
     """Slices with steps, transposes, broadcasts and reverses between kernels are read in place."""
 

@@ -249,6 +249,9 @@ def test_saved_frozen(config: bool, native: bool, tmp_path: Path) -> None:
     loaded = flow.load(tmp_path / "frozen", native=native)
     torch.testing.assert_close(loaded(x), want, rtol=1e-4, atol=1e-5)
     assert loaded.frozen
+    extra = loaded._weights["extra"].values()  # whole vectors of them are read
+    assert extra
+    assert not any(t.data_ptr() % 64 for t in extra)
     kept = {a.name for v in loaded._variants for a in v.programs[0].arguments}
     assert "module.6.weight" in kept
     assert not any(name.startswith("module.0") for name in (*kept, *loaded._weights["extra"]))

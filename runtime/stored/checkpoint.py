@@ -115,7 +115,7 @@ def load(data: bytes, what: str) -> Any:
         raise CheckpointError(f"{what} is damaged: its checksum does not match")
     try:
         found = load_tensors(data)
-        tensors = {n: _restored(found[n], s, n, what) for n, s in manifest["tensors"].items()}
+        tensors = {n: _restored(found.pop(n), s, n, what) for n, s in manifest["tensors"].items()}
         return decode(manifest["tree"], tensors)
     except CheckpointError:
         raise
@@ -164,6 +164,9 @@ def _flat(tensor: torch.Tensor, where: str) -> tuple[torch.Tensor, dict[str, Any
 def _restored(tensor: torch.Tensor, listed: dict[str, Any], name: str, what: str) -> torch.Tensor:
     if _digest(tensor) != listed["sha256"]:
         raise CheckpointError(f"{what} is damaged: the checksum of {name!r} does not match")
+    tensor = (
+        tensor.clone()
+    )  # PyTorch's memory begins at a cache line; that of a file's bytes does not
     dtype = dtype_named(listed["dtype"])
     if "shape" in listed:
         tensor = tensor.view(dtype).reshape(listed["shape"])

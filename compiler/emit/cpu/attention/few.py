@@ -11,11 +11,9 @@ from functools import cache
 
 from gflow.compiler.kernel.blocks import ITEM, LANES
 
+from ..language.transpose import WORDS, transposed
 from ..product.function import VECTOR, Function
-from ..product.panels import transposed
 from ..product.tile import ARGUMENTS, CHAIN
-
-_WORDS = f"vector<{LANES}xi32>"
 
 
 @cache
@@ -66,10 +64,10 @@ def few(name: str, beside: int) -> str:
 
     def block(j: str) -> None:
         found = [x for first in range(0, LANES, beside) for x in sums(j, first)]
-        rows = transposed(e, [e(f"vector.bitcast {x} : {VECTOR} to {_WORDS}") for x in found])
+        rows = transposed(e, [e(f"vector.bitcast {x} : {VECTOR} to {WORDS}") for x in found])
         to = e.at("%c", e.mul(j, ITEM))
         for i, row in enumerate(rows):
-            e.write(row, e.at(to, e.mul("%row", i)), _WORDS, ITEM, None)
+            e.write(row, e.at(to, e.mul("%row", i)), WORDS, ITEM, None)
 
     e.repeat(0, "%columns", LANES, block)
     return e.function(name, ARGUMENTS)

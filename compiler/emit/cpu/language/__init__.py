@@ -10,6 +10,7 @@ row_cache    expensive values of a row, kept between the passes over it in scrat
 scalars      one elementwise op as MLIR text, on scalars or vectors
 ssa_text     a small writer of MLIR text in SSA form
 template     writing a fixed kernel by hand: named words, vectors of float32
+transpose    transposition of 16 × 16 words in registers
 writer       the state of one kernel's text as it is written: words, loop positions, scopes, loops
 vmath/       elementwise math on scalar and vector values, for the CPU code generator
 """

@@ -56,12 +56,23 @@ def _address(w: Writer, name: str, i: int, access: Access) -> str:
     return w(f"llvm.getelementptr {pointer}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, {ty}")
 
 
+def load_address(w: Writer, i: int) -> str:
+    """Where load `i` of the kernel reads."""
+    return _address(w, "lstride", i, w.k.loads[i])
+
+
 def load(w: Writer, i: int, lanes: int) -> str:
     """Load `i` of the kernel."""
     access = w.k.loads[i]
     element = storage(access.dtype)
     ty, align = sc.shaped(element, lanes), _ALIGN[element]
-    at = _address(w, "lstride", i, access)
+    if i in w.turned:
+        position = w.iv[w.p.vector]
+        at = w(
+            f"llvm.getelementptr {w.turned[i]}[{position}] : (!llvm.ptr, i64) -> !llvm.ptr, {element}"
+        )
+        return _decode(w, w.read(at, ty, align, w.mask), access.dtype, lanes)
+    at = load_address(w, i)
     if not lanes or access.strides[w.p.vector] == 1:
         raw = w.read(at, ty, align, w.mask if lanes else None)
     else:

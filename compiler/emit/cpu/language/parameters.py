@@ -125,4 +125,4 @@ def structure(k: Kernel, p: Plan) -> tuple[Any, ...]:
     indices = tuple(tuple(stride_class(s) for s in strides) for strides in k.indices)
     cached = tuple(sorted(p.cached.items()))
     return (nodes, walks, indices, len(k.sizes), tuple(sorted(k.reduced)), p.mode, p.outer, p.reduced, p.vector,
-            p.split, p.blocked, p.lanes, p.whole, p.unroll, p.tiled, cached)  # fmt: skip
+            p.split, p.blocked, p.lanes, p.whole, p.turned, p.unroll, p.tiled, cached)  # fmt: skip

@@ -26,6 +26,7 @@ class Writer(Code):
     position: which of the vectors side by side is being written.
     phase: the pass over the reduced dimensions that is being written, from 1.
     varying: nodes that differ from lane to lane.
+    turned: load → the address of its transposed block, in which vectors' positions are those of its elements.
     """
 
     def __init__(self, k: Kernel, p: Plan) -> None:
@@ -37,6 +38,7 @@ class Writer(Code):
         self.mask: str | None = None
         self.position = 0
         self.phase = 0
+        self.turned: dict[int, str] = {}
         self.varying = _varying(k, p)
         types = {"int": "i64", "float": "f64"}
         self.words = [

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..language.expressions import hoist, write_stores
+from ..language.memory import load_address
+from ..language.transpose import SIDE, WORDS, transposed
 from ..language.writer import Writer
 
 #: elements that one thread's share is a multiple of
 GRANULE = 64
+
+#: positions along the dimension before the vector's that are transposed at a time: stores reach the cache before wider
+#: loads read them
+_BLOCK = 64
 
 
 def write_scalar(w: Writer) -> None:
@@ -28,6 +36,9 @@ def write_pointwise(w: Writer) -> None:
         hoist(w, 0, set(p.outer))
         w.vectors(low, high, [], store)
 
+    if p.turned:
+        _write_turned(w, store)
+        return
     size = w.size(p.vector)
     if not p.outer:
         piece(*w.share(size, GRANULE))
@@ -42,3 +53,50 @@ def write_pointwise(w: Writer) -> None:
         piece(*share)
 
     w.repeat(*outer, step)
+
+
+def _write_turned(w: Writer, store: Callable[[list[str]], list[str]]) -> None:
+    """Blocks of the inner two dimensions as one, which all accesses walk in one order but for those that are transposed
+    before; threads share the blocks."""
+    p, (*lead, before) = w.p, w.p.outer
+    count = w.i64((_BLOCK + 1) * SIDE)
+    buffers = {
+        i: w(f"llvm.alloca {count} x f32 {{alignment = 64 : i64}} : (i64) -> !llvm.ptr")
+        for i in p.turned
+    }
+    blocks = w.granules(w.size(before), _BLOCK)
+
+    def step(flat: str) -> None:
+        outer, block = w.split(flat, blocks)
+        w.set_position(tuple(lead), outer)
+        hoist(w, 0, set(lead))
+        first = w.mul(block, _BLOCK)
+        there = w.at_most(w.sub(w.size(before), first), _BLOCK)
+        w.iv[before], w.iv[p.vector] = first, w.i64(0)
+        for i, buffer in buffers.items():
+            _turn(w, i, buffer, there)
+            w.turned[i] = buffer
+        w.vectors(w.i64(0), w.mul(there, w.size(p.vector)), [], store)
+
+    w.repeat(*w.share(w.mul(w.product(lead), blocks)), step)
+
+
+def _turn(w: Writer, i: int, buffer: str, count: str) -> None:
+    """Transpose a block of load `i`, from the writer's position on. A row of 16 is stored over the end of the one
+    before, which is shorter."""
+    start, size = load_address(w, i), w.size(w.p.vector)
+    apart, last = w.word("lstride", i, w.p.vector), w.sub(size, 1)
+
+    def at(base: str, offset: str) -> str:
+        return w(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, f32")
+
+    def some(j: str) -> None:
+        inside = w.first_lanes(w.at_most(w.sub(count, j), SIDE), SIDE)
+        rows = []
+        for n in range(SIDE):
+            offset = w.add(w.mul(w.at_most(w.i64(n), last), apart), j)
+            rows.append(w.read(at(start, offset), WORDS, 4, inside))
+        for n, row in enumerate(transposed(w, rows)):
+            w.write(row, at(buffer, w.mul(w.add(j, n), size)), WORDS, 4, None)
+
+    w.repeat(w.i64(0), count, some, w.i64(SIDE))

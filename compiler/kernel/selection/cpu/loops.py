@@ -3,12 +3,13 @@ a row is kept between passes, in scratch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from gflow.compiler.kernel.description import Kernel
 from gflow.compiler.targets.processors import ANY
-from gflow.dialects.extents import at_most, divisor
+from gflow.dialects.extents import at_most, divisor, varies
 from gflow.dialects.types import FLOATS
 
 from ..choice import Choice, Way
@@ -35,6 +36,8 @@ class Loops:
     blocked: sums are made of runs; short ones too, which share the code of long ones.
     lanes: elements a vector.
     whole: the vector's dimension is a multiple of the lanes, so no vector needs a mask ("pointwise" and "row").
+    turned: loads of a "pointwise" kernel that are transposed in blocks: what is contiguous for all others along the
+        inner two dimensions lies the other way round for them.
     unroll: vectors side by side in a "column" kernel, a tile.
     tiled: "all" if the vector's dimension is a multiple of a tile, "none" if it is shorter than one, else "some".
     cached: nodes that a "row" kernel keeps between passes, and the pass that computes each.
@@ -50,6 +53,7 @@ class Loops:
     blocked: bool
     lanes: int
     whole: bool = False
+    turned: tuple[int, ...] = ()
     unroll: int = 1
     tiled: str = "none"
     cached: dict[int, int] = field(default_factory=dict)
@@ -182,6 +186,8 @@ def _loops(
     numel = at_most(prod(k.sizes[d] for d in k.reduced))
     if mode in ("pointwise", "row"):
         p.whole = divisor(k.sizes[vector]) % lanes == 0
+    if mode == "pointwise" and not split:
+        p.turned = _turned(k, outer, vector, lanes)
     if mode == "column" and unroll > 1:
         p.tiled = "all" if divisor(k.sizes[vector]) % (unroll * lanes) == 0 else "some"
     if kept:
@@ -192,6 +198,30 @@ def _loops(
         width = prod(k.sizes[d] for d in range(len(k.sizes)) if d not in k.reduced)
         p.scratch_width = at_most(width)
     return p
+
+
+def _turned(k: Kernel, outer: Sequence[int], vector: int, lanes: int) -> tuple[int, ...]:
+    """The loads to transpose, where vectors would be shorter than a register: of the gradient of a channels-last
+    convolution's weight, in an update of the weight."""
+    if (
+        not outer
+        or lanes != ANY.lanes
+        or varies(k.sizes[vector])
+        or not 1 < k.sizes[vector] <= lanes
+    ):
+        return ()
+    before, size = outer[-1], k.sizes[vector]
+    if any(strides[before] or strides[vector] for strides in k.indices):
+        return ()
+    found = []
+    for i, access in enumerate((*k.loads, *k.stores)):
+        walk = (access.strides[before], access.strides[vector])
+        if walk == (size, 1) or (access.node < 0 and walk == (0, 0)):
+            continue
+        if access.node >= 0 or walk[0] != 1 or walk[1] < 2 or access.dtype != "f32":
+            return ()
+        found.append(i)
+    return tuple(found)
 
 
 def _worth_keeping(k: Kernel, vector: int) -> dict[int, int]:
