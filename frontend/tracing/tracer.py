@@ -15,6 +15,7 @@ from gflow.errors import GraphError, GraphTraceError, mark_traced
 
 from .context.collector import collector_paused
 from .context.location import Locator, here, user_line
+from .context.missing_names import advice
 from .context.user_warnings import warnings_at_user_lines
 from .context.watched_calls import asked_by_build, globals_of, watched_calls
 from .data.trace import Trace
@@ -25,6 +26,7 @@ from .dispatch.shapes.dynamo_stub import light_dynamo
 from .optimizers.optimizer import NewState
 from .optimizers.state import prepare_state, state_to_devices
 from .program.data_parallel import is_data_parallel
+from .program.graph_blocks import named_by
 from .program.module_config import is_checkpointed
 from .program.module_stages import COPIES, has_stages, stages_of
 from .program.modules import kept_real
@@ -113,6 +115,8 @@ def _located(locator: Locator) -> Iterator[None]:
                 "gflow.compile, which compiles the code around it."
             ) from error
         note = f"{user_line(error)}raised in build() while the graph was traced{where}"
+        if (instead := advice(error)) is not None:
+            note += f". {instead}"
         if hasattr(error, "add_note"):
             error.add_note(note)
         elif error.args and isinstance(error.args[0], str):  # Python 3.10
@@ -156,6 +160,7 @@ class Tracing(TracedSteps):
                     bool(self.recorder.meshes),
                 ),
                 unhooked(self.sharded),
+                named_by(self.table.names),
                 watched_calls(
                     asked_by_build(self.name, getattr(owner, "keeps_python_state", False)),
                     globals_of([owner, target, *self.table.modules]),

@@ -1,4 +1,4 @@
-"""Ranks compare what they are about to do, before the first run of a program.
+"""Ranks compare their collectives before the first run of a program.
 
 Each rank puts the digest of its collectives, group by group, into the store of `torch.distributed`, and reads those
 of the others: a rank that runs another program is found before it could hang, or mix up data.
@@ -24,7 +24,7 @@ _compared: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 class DisagreementError(RuntimeError):
-    """Ranks would make different collectives."""
+    """The ranks of a group would run different collectives."""
 
 
 def agree(program: Program, groups: Groups) -> None:

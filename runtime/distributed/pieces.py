@@ -1,8 +1,8 @@
-"""Tensors in pieces: a rank keeps its piece of a tensor that Python code sees whole.
+"""Sharded tensors: a rank keeps its shard of a tensor that Python code sees whole.
 
-The tensor (of an optimizer's state, a module's parameter) keeps its shape and gives up its memory: it shows NaN
-everywhere until it is gathered again (`gather`, which all ranks call together; `state_dict()` does). Most ops refuse to
-write to it; after one that does not (`zero_`, `fill_`), its next use is an error.
+The tensor (optimizer state or a parameter) keeps its shape but not its memory: it reads as NaN until it is gathered
+(`gather`, which all ranks call together, as `state_dict()` does). Most ops refuse to write to it. After one that does
+not (`zero_`, `fill_`), its next use is an error.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ debug_settings        what is printed while a graph is built, as data
 deprecated_spellings  spellings of OneFlow's earlier documents: they work, and each warns once
 location              source locations of recorded ops: user frame, module path, and the forward op that a
                       backward op comes from (by the autograd node's sequence number)
+missing_names         what to write for a name of OneFlow's that PyTorch's tensors, modules and functions do not have
 ranks                 how many processes work together
 scopes                calls of modules whose activations are recomputed, while a graph is traced
 threads               names of other libraries that mean something else in one thread for a while
