@@ -71,6 +71,8 @@ class Attention(Function):
         self, form: Form, names: Sequence[str], addresses: Sequence[str], functions: Sequence[str]
     ) -> None:
         super().__init__()
+        absent = {"" if form.bias else "bias", "" if form.dropout else "rng"}  # words of 0
+        addresses = set(addresses) - absent
         self.form, self.m = form, Arith(self, VECTOR)
         self.one = Arith(self, "f32")
         self.w = {
