@@ -318,10 +318,12 @@ def row_of(body: Body, at: Sequence[Layout], value: int) -> Row | None:
     p = body.producer[layout.base]
     if p < 0 or PADDED not in body.ops[p].op.attributes or layout.offset:
         return None
-    row = body.types[layout.base].shape[-1]
     width = widths_of(body.ops[p], body)[body.ops[p].results.index(layout.base)]
+    if not width:
+        return None
+    row = body.types[layout.base].shape[-1]
     whole = (row, 1) in zip(body.types[value].shape, layout.strides)
-    return Row(row, width) if width and whole else None
+    return Row(row, width) if whole else None
 
 
 def is_view(o: Op, at: Sequence[Layout]) -> bool:
