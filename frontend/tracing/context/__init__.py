@@ -7,6 +7,7 @@ deprecated_spellings  spellings of OneFlow's earlier documents: they work, and e
 location              source locations of recorded ops: user frame, module path, and the forward op that a
                       backward op comes from (by the autograd node's sequence number)
 ranks                 how many processes work together
+saved_hooks           hooks of saved tensors around a call
 scopes                calls of modules whose activations are recomputed, while a graph is traced
 threads               names of other libraries that mean something else in one thread for a while
 user_warnings         warnings of PyTorch's Python code, while a graph is traced, at the author's line
