@@ -16,6 +16,7 @@ from gflow.errors import GraphError, GraphTraceError, mark_traced
 from .context.collector import collector_paused
 from .context.location import Locator, here, user_line
 from .context.missing_names import advice
+from .context.saved_hooks import may_change_values, without_outer_hooks
 from .context.user_warnings import warnings_at_user_lines
 from .context.watched_calls import asked_by_build, globals_of, watched_calls
 from .data.trace import Trace
@@ -168,9 +169,14 @@ class Tracing(TracedSteps):
                 traceable_library(self.rewrites.lift, self.recorder.seed),
             ):
                 args, kwargs = tree_unflatten(leaves, self.request.call.structure)
-                with warnings_at_user_lines(), _located(self.locator):
+                with warnings_at_user_lines(), _located(self.locator), without_outer_hooks():
                     result = self.build(*args, **kwargs)
                 self.recorder.check_seed(self.locator.here())
+        if may_change_values() and any(op.loc.phase == "backward" for op in self.recorder.ops):
+            raise GraphTraceError(
+                f"{self.name}: build() has a backward and is called within torch.autograd.graph.saved_tensors_hooks, "
+                "whose functions a program does not call. Use the context in build(), around the forward."
+            )
         whole = tree_unflatten(leaves, self.request.call.structure)
         self.trace.rearranged = rearranged((args, kwargs), whole)
         check_memory(self)
