@@ -22,7 +22,7 @@ _PATIENCE = 240
 
 def run(store: str, faulty: int, cases: list[str]) -> list[dict[str, str | None]]:
     """Run cases on two ranks; returns each rank's errors by case, of a rank that was killed those before."""
-    ranks = [start(faulty_ranks, rank, store, faulty, *cases) for rank in range(2)]
+    ranks = [start(str(faulty_ranks.__file__), rank, store, faulty, *cases) for rank in range(2)]
     try:
         outputs = [r.communicate(timeout=_PATIENCE) for r in ranks]
     finally:

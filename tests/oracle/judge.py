@@ -2,7 +2,7 @@
 
 Integers, booleans and infinities must agree; other numbers must be as near to eager's, or to float64's, as
 eager's own rounding allows. What fails that is held against eager with noise (`noise.py`): an element whose
-distance to eager is within a few times what noise makes of it, is rounding. docs/oracle.md lists what is none.
+distance to eager is within a few times what noise makes of it, is rounding. docs/oracle_rules.md lists what is none.
 """
 
 from __future__ import annotations
