@@ -55,9 +55,10 @@ class PipelineOptions:
     bucket_bytes: int = 25 << 20
 
     @property
-    def exact_sums(self) -> bool:
-        """Whether statistics of norms are summed in float64: engines that read ONNX have it for few ops, or none."""
-        return self.engine in ("", "xla")
+    def for_onnx(self) -> bool:
+        """Whether the engine reads ONNX: statistics of norms are then sums of float32, since such engines have float64
+        for few ops or none, and maxima over windows stay ops, which engines have."""
+        return self.engine not in ("", "xla")
 
 
 def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> str:
