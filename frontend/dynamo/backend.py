@@ -15,6 +15,7 @@ from gflow.call.plans.cache import use_arena
 from gflow.execution.executor import compile_trace
 from gflow.lowering.dtypes import LoweringError, Unsupported
 from gflow.runtime.arena import Arena
+from gflow.tracing.context.saved_hooks import eager_within_hooks
 from gflow.tracing.data.sizes import Fixed
 
 from .margin_losses import with_margin_losses
@@ -86,7 +87,7 @@ def gflow(
                 example_inputs,
             ),
         )
-    return apart_in_each_call(module, compiled)
+    return eager_within_hooks(module, apart_in_each_call(module, compiled))
 
 
 def _options(given: Any) -> CompileOptions:

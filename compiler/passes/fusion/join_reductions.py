@@ -40,6 +40,10 @@ The backward of a norm then reads its operands once. A column kernel joins a row
 row kernel loads or computes all full-size operands of the column kernel; either may come first in the program. The ops
 that follow the sums (updates of several parameters) are one kernel where no op in between needs their results. The pass
 is for devices that run one program instance for each block of rows.
+
+A column kernel that reads only what a matrix product gives, with what follows the product (the gradient of a bias
+before an activation), joins the product in the same way: its tiles leave the sums of 64 rows each. The pass asks that
+the product has tiles enough without split-K, and that no row kernel can sum the columns.
 """
 
 from __future__ import annotations
@@ -74,6 +78,12 @@ class JoinOptions:
 
 #: runs are multiples of it: as many rows as a program may take at once
 _TILE = 8
+#: the rows of a product's tile that are summed; its tiles have a multiple of that
+_PRODUCT_RUN = 64
+#: a tile of a product that fills a device without split-K, and how many programs of row kernels stand for one
+_PRODUCT_TILE, _PER_TILE = 128 * 128, 4
+#: element types of products whose tiles may be that large
+_PRODUCT_TYPES = ("f16", "bf16", "f32")
 
 
 @dataclass
@@ -123,6 +133,9 @@ def run(function: func.FuncOp, options: JoinOptions) -> None:
         if _fits(space, options):
             for v in {*o.operands, *o.results}:
                 near.setdefault(v, []).append((o, space))
+        elif space := _product_space(o, options):
+            for v in o.results:
+                near.setdefault(v, []).append((o, space))
     for o in body.ops:
         c = _columns(o) if _fits(_space_of(o, "column"), options) else None
         if c is None:
@@ -132,7 +145,7 @@ def run(function: func.FuncOp, options: JoinOptions) -> None:
         }
         candidates = [r for r in others.values() if _can_join(order, r, c)]
         if candidates:
-            best = max(candidates, key=lambda r: (_shared(r, c), -r.index))
+            best = max(candidates, key=lambda r: (not _is_product(r), _shared(r, c), -r.index))
             found.setdefault(best.index, []).append(c)
     for index, columns in found.items():
         r = body.ops[index]
@@ -155,6 +168,24 @@ def _space_of(o: Op, kind: str) -> tuple[int, ...]:
             return ()
         space = shape
     return space
+
+
+def _is_product(o: Op) -> bool:
+    return root_of(o.op) is not None
+
+
+def _product_space(o: Op, options: JoinOptions) -> tuple[int, ...]:
+    """The index space of what follows a product that may sum columns on its tiles; () for another op."""
+    root = root_of(o.op) if o.name == "fused" else None
+    if root is None or root.name != "gflow.matmul":
+        return ()
+    ty = type_of(root.results[0])
+    space = max((type_of(r).shape for r in o.op.results), key=lambda s: TensorType(s, "i1").numel)
+    suits = ty.rank == 2 and type_of(root.operands[0]).dtype in _PRODUCT_TYPES
+    if not suits or space[-1:] != ty.shape[-1:] or TensorType(space, "i1").numel != ty.numel:
+        return ()
+    enough = ty.shape[0] >= options.least_rows and ty.shape[1] >= options.shortest
+    return space if enough and _PER_TILE * ty.numel >= options.programs * _PRODUCT_TILE else ()
 
 
 def _fits(space: tuple[int, ...], options: JoinOptions) -> bool:
@@ -215,7 +246,10 @@ def _cone(
 
 
 def _can_join(order: _Order, r: Op, c: _Columns) -> bool:
-    """Whether a kernel of rows of the same space may sum columns: it stands where it can, and has all of them."""
+    """Whether a kernel of rows of the same space, or a product, may sum columns: it stands where it can, and has all
+    of them."""
+    if _is_product(r) and (c.gives or not c.wide <= {*r.results}):
+        return False
     feeds = not c.gives.keys().isdisjoint(r.operands)
     if not feeds and not c.wide <= {*r.operands, *r.results}:
         return False
@@ -264,7 +298,7 @@ def _join(order: _Order, r: Op, columns: Sequence[_Columns], options: JoinOption
         return
     rows = TensorType(columns[0].space[:-1], "i1").numel
     each = -(-rows // options.programs)
-    length = -(-each // _TILE) * _TILE
+    length = _PRODUCT_RUN if _is_product(r) else -(-each // _TILE) * _TILE
     sums = _build_rows(body, r, columns, length)
     for group, at in _groups(order, r, columns):
         _build_columns(group, sums, body.ops[at].op)
@@ -323,7 +357,7 @@ class _Region:
 def _build_rows(
     body: Body, r: Op, columns: Sequence[_Columns], length: int
 ) -> dict[ir.Value, ir.Value]:
-    """The kernel of rows with the partial sums of columns; the partial sums by the result that they are for."""
+    """The kernel of rows, or the product, with the partial sums of columns; these by the result that they are for."""
     given = {v: c.o.op.results[c.o.results.index(v)] for c in columns for v in c.gives}
     joined = {r.index, *(c.o.index for c in columns)}
     returned = set(body.returned)
@@ -340,7 +374,7 @@ def _build_rows(
     summed: dict[ir.Value, ir.Value] = {}
     location = ir.Location.fused([r.op.location, *(c.o.op.location for c in columns)])
     with ir.InsertionPoint(r.op), location:
-        region = _Region("row", operands, [t for t, _ in outputs])
+        region = _Region(fused_kind(r.op), operands, [t for t, _ in outputs])
         with ir.InsertionPoint(region.block):
             for o in sorted([r, *(c.o for c in columns)], key=lambda o: o.index):
                 known = region.enter(o.op)

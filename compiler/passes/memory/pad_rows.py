@@ -36,6 +36,7 @@ from gflow.compiler.ir.views import (
     layouts,
     readers,
 )
+from gflow.compiler.kernel.description import partial_sums_of
 from gflow.compiler.memory.layouts import readable
 from gflow.compiler.targets import DEVICES
 from gflow.dialects.marks import LAUNCH
@@ -67,8 +68,8 @@ def run(function: func.FuncOp, options: PadRowsOptions) -> None:
         r: width
         for o in body.ops
         if _computes(o) and LAUNCH not in o.op.attributes
-        for r in o.results
-        if at[r].base == r and r not in fixed
+        for n, r in enumerate(o.results)
+        if at[r].base == r and r not in fixed and not _partial(o, n)
         if (width := _width(body, r, options.least)) and _pays(body, o, read.get(r, ()))
     }
     # without one value the others stay as they are, but for kernels that would read both
@@ -87,6 +88,14 @@ def _computes(o: Op) -> bool:
         return o.name == "matmul"
     root = root_of(o.op)
     return IN_PLACE not in o.op.attributes and (root is None or root.name == "gflow.matmul")
+
+
+def _partial(o: Op, result: int) -> bool:
+    """Whether a kernel gives partial sums of columns there, one dense row for each run of its rows."""
+    if o.name != "fused":
+        return False
+    end = o.op.regions[0].blocks[0].operations[-1].operation
+    return partial_sums_of(end.operands[result]) is not None
 
 
 def _width(body: Body, value: int, least: int) -> int:

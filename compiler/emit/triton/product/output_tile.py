@@ -32,13 +32,14 @@ class Axis:
 
     size: elements along it. text: the tile's indices; a vector along dimension `dim` of the tile, a number if None.
     fours: a quarter of every fourth index, a vector, where the tile has whole groups of four neighbours that begin
-    at a multiple of four; None elsewhere.
+    at a multiple of four; None elsewhere. tile: which of the tiles along it this is, where it is rows of the result.
     """
 
     size: int
     text: str
     dim: int | None = 0
     fours: str | None = None
+    tile: str | None = None
 
 
 class Piece(NamedTuple):
