@@ -14,6 +14,7 @@ from gflow.dialects.dialect import make_context
 from gflow.dialects.docs import _function
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import AtenStep, LaunchStep
+from gflow.dialects.types import TensorType
 from gflow.runtime import Executable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 
@@ -118,6 +119,27 @@ def test_embedding_gradient() -> None:
     args = [index[torch.randperm(64)].reshape(4, 16), torch.randn(4, 16, 8), torch.zeros(10, 8)]
     types = ["4x16xi64", "4x16x8xf32", "10x8xf32"]
     assert torch.equal(check(types, body, args), check(types, body, args))
+
+
+def test_sums_of_halves_are_rounded_once() -> None:
+    """The gradient of an embedding in bfloat16 has the bits of one that is summed in float32 and then rounded."""
+
+    def body(args: list[ir.Value]) -> list[ir.Value]:
+        zeros = builder.splat(0.0, TensorType((5, 6), "f32"))
+        source = builder.convert(args[1], "f32")
+        total = builder.build("index_add", [zeros, args[0], source], {"dim": 0})
+        return [builder.convert(total, "bf16")]
+
+    types = ["40xi64", "40x6xbf16"]
+    # sums are exact in float32, and not in bfloat16
+    args = [torch.randint(5, (40,)), (torch.randint(-64, 64, (40, 6)) / 8).bfloat16()]
+    with make_context():
+        text = _function(types, body)
+        program = compile_module(ir.Module.parse(text), CompileOptions(target="cuda:90"))
+    assert "5x6xf32" not in program.ir
+    (found,) = Executable(program, InterpreterDevice())(args)
+    exact = torch.zeros(5, 6, dtype=torch.float64).index_add(0, args[0], args[1].double())
+    assert torch.equal(found, exact.bfloat16())
 
 
 def test_no_program_walks_a_long_run() -> None:
