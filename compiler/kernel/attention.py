@@ -7,12 +7,12 @@ a task      rows of one head of one batch, which one thread computes, block afte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gflow.dialects.records import record
 
 from .blocks import HEAD, ITEM, LANES, PADDED
 
 
-@dataclass(frozen=True)
+@record
 class AttentionBlocks:
     """The numbers of a blocked attention.
 

@@ -15,12 +15,13 @@ argument read and each result written once, and the products.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import LaunchStep, Step
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 from ..emit.triton.build import build_with
@@ -59,7 +60,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
     """An op of the program.
 
@@ -86,7 +87,7 @@ class Launch:
         return self.read + self.written
 
 
-@dataclass(frozen=True)
+@record
 class LaunchReport:
     """The launches of a program on a device. `str()` gives the text for people.
 

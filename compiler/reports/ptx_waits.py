@@ -22,6 +22,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gflow.dialects.records import record
+
 #: iterations that a loop is walked for: the last ones see what the ones before them left
 _ITERATIONS = 3
 
@@ -49,7 +51,7 @@ _KINDS = tuple(
 _READS = ("product", "read")
 
 
-@dataclass(frozen=True)
+@record
 class _Line:
     """What a line of PTX does. number: its own. count: of groups that may still be on their way."""
 

@@ -13,9 +13,10 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from gflow.dialects.records import record
 
 _LINE = re.compile(
     r"/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);"
@@ -27,7 +28,7 @@ _LABEL = re.compile(r"^(\.L_\w+):", re.M)
 _NONE = 7
 
 
-@dataclass(frozen=True)
+@record
 class Instruction:
     """predicate: as it is written, "" without. kind: its name's first part; modifiers: the others. operands: as
     written. stall: cycles until the warp's next instruction. result, read: barriers that are released when the result
@@ -53,7 +54,7 @@ class Instruction:
         return 4
 
 
-@dataclass(frozen=True)
+@record
 class Code:
     """Instructions in order, and for each branch its number and where it goes."""
 
