@@ -7,18 +7,18 @@ and exports `PASS`. `compiler/driver/pass_manager.py` finds it there; nothing el
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from gflow.dialects.mlir import func
+from gflow.dialects.records import record
 
 from ..ir.errors import PassError
 from ..memory.analyses import run_forgetting
 from ..targets import Target, parse_target
 
 
-@dataclass(frozen=True)
+@record
 class NoOptions:
     """Options of a pass that has none."""
 
@@ -42,7 +42,7 @@ class Kept(Enum):
     BODY = "body"
 
 
-@dataclass(frozen=True)
+@record
 class Pass:
     """One pass.
 
