@@ -146,9 +146,9 @@ def _written(
         value = known[v] if passed(ty) == ty else w.cast(known[v], passed(ty).dtype)
         w.nodes.append(w.helper.make_node("Identity", [value], [name], name=name))
         outputs.append(_value(w, name, passed(ty)))
-    if sum(len(t.raw_data) for t in w.initializers) > _MOST_BYTES:
+    if w.bytes > _MOST_BYTES:
         raise EngineError("the constants and weights have more bytes than a file of ONNX can hold")
-    nodes = _needed(w.nodes, {o.name for o in outputs})
+    nodes = _needed([*w.constants, *w.nodes], {o.name for o in outputs})
     graph = w.helper.make_graph(nodes, "main", inputs, outputs, w.initializers)
     return w.helper.make_model(
         graph,
