@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+# Workers share the cores: a thread that spins while it waits takes them from another worker. libgomp reads this when
+# PyTorch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import torch
 
 from benchmarks.workloads.third_party import declare_torchvision_ops

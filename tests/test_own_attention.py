@@ -86,6 +86,11 @@ CASES: dict[str, Callable[[], list[Case]]] = {
         case(Sizes(2, 1, 300, 8, 2, 33, 40), bias=((1, 8, 1, 300), "f32")),
         case(Sizes(1, 1, 20, 8, 2, 16, 16), True),
     ],
+    "few positions of heads in groups": lambda: [
+        case(Sizes(2, 3, 300, 8, 2, 33, 40), True, ((1, 8, 3, 300), "f32")),
+        case(Sizes(1, 5, 270, 3, 1, 200, 72), bias=((1, 3, 5, 270), "i1"), dropout=0.25),
+        case(Sizes(1, 21, 40, 2, 1, 16, 130), True),
+    ],
     "blocks of rows and keys": lambda: [
         case(Sizes(1, 150, 300, 1, 1, 20, 24)),
         case(Sizes(1, 420, 290, 1, 1, 16, 16), True),
@@ -254,6 +259,9 @@ def test_choices_that_no_code_follows() -> None:
     ):
         with pytest.raises(CannotLower, match="has a blocking of attention"):
             Choice("attention", tile=tile, block=block).attention_blocks()
+    for tile in ((8, 64, 256), (16, 16, 256), (1, 64, 250)):
+        with pytest.raises(CannotLower, match="has a blocking of attention"):
+            Choice("attention_rows", tile=tile, block=(8,)).attention_blocks()
 
 
 @pytest.mark.parametrize("where", range(4))

@@ -45,6 +45,8 @@ SHAPES = {
     "2 x 8 x 1024 x 64": (2, 8, 8, 1024, 1024, 64, False),
     "one token, cache of 1024": (1, 12, 12, 1, 1024, 64, False),
     "one token, 32 heads over 8": (1, 32, 8, 1, 1024, 128, False),
+    "4 tokens, 32 heads over 8": (1, 32, 8, 4, 1024, 64, False),
+    "16 tokens, cache of 1024": (1, 12, 12, 16, 1024, 64, False),
 }
 QUICK = {"small": (1, 2, 1, 20, 20, 8, True)}
 
@@ -80,9 +82,7 @@ def measure(shape: _Shape, grad: bool, threads: int, rounds: int, budget: float)
     """Milliseconds of both, ratios and errors."""
     contest = contest_of(shape, grad)
     types = contest.types()
-    blocks = blocks_of(
-        PROCESSORS[host_level()], types["q"], types["k"], threads, grad, contest.causal
-    )
+    blocks = blocks_of(PROCESSORS[host_level()], types["q"], types["k"], threads, grad)
     values, result, gradients = operands(shape)
     values = values if grad else values[:3]
     made = {n: Executable(p) for n, p in programs(contest, blocks, threads).items()}
@@ -156,7 +156,7 @@ def main(argv: list[str]) -> int:
     result: dict[str, Any] = {"machine": machine.describe(), "threads": args.threads, "rows": {}}
     lines: list[tuple[str, ...]] = []
     for name, shape in shapes.items():
-        for grad in (False, True) if shape[3] > 1 else (False,):
+        for grad in (False, True) if shape[3] > 16 or args.quick else (False,):
             what = "backward" if grad else "forward"
             note(f"{name}, {what}")
             row = measure(shape, grad, args.threads, rounds, budget)

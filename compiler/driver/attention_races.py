@@ -75,6 +75,6 @@ def _race(short: AttentionContest, racing: Racing, threads: int, isa: str) -> Ma
     from ..emit.cpu.attention.race import programs
 
     types = short.types()
-    blocks = blocks_of(PROCESSORS[isa], types["q"], types["k"], threads, short.grad, short.causal)
+    blocks = blocks_of(PROCESSORS[isa], types["q"], types["k"], threads, short.grad)
     what = f"{short} float32, {threads} threads, {isa}"
     return racing.measure(what, partial(programs, short, blocks, threads))

@@ -11,6 +11,12 @@ from dataclasses import dataclass
 
 from .blocks import HEAD, ITEM, LANES, PADDED
 
+#: tiles of few rows: so many with a strip of keys, each a sum over channels; or rows as lanes, with keys side by side
+FEW = ((1, 64), (2, 64), (4, 64), (LANES, 8), (LANES, 4))
+
+#: vectors of columns of a tile of so many rows, at most, whose B is read where it lies
+_WIDE = {1: 8, 2: 8, 4: 6, 8: 3}
+
 
 @dataclass(frozen=True)
 class AttentionBlocks:
@@ -18,15 +24,21 @@ class AttentionBlocks:
 
     Attributes:
         tile: rows and columns of a register tile.
-        rows: positions of q of a task, or of the blocks that a task goes through (gradients).
+        rows: rows of a task: positions of q, each with the heads that share keys; of gradients, positions of the blocks
+            that a task goes through.
         keys: positions of k of a block.
-        packed: q and k are packed; else both are read where they lie (few rows).
+        packed: k is packed; else it is read where it lies (few rows).
     """
 
     tile: tuple[int, int]
     rows: int
     keys: int
     packed: bool = True
+
+    @property
+    def panels(self) -> bool:
+        """Whether rows are packed."""
+        return self.packed or self.tile[0] == LANES
 
     @property
     def across(self) -> int:
@@ -38,23 +50,32 @@ class AttentionBlocks:
         """Bytes of the scores of a tile's rows."""
         return self.tile[0] * self.across
 
+    def weighing(self, values: int) -> tuple[int, int]:
+        """Rows and columns of a register tile of the product of scores with values, which are read where they lie."""
+        if self.packed:
+            return self.tile
+        height, vectors = min(self.tile[0], 8), -(-values // LANES)
+        times = -(-vectors // _WIDE[height])
+        return height, -(-vectors // times) * LANES
+
     def row_panels(self, channels: int) -> int:
         """Bytes of the packed rows of a task."""
-        return _panels(self.rows, self.tile[0], channels)
+        return _panels(self.rows, self.tile[0], channels) if self.panels else 0
 
     def key_panels(self, channels: int) -> int:
         """Bytes of a packed block of keys."""
-        return _panels(self.keys, self.tile[1], channels)
+        return _panels(self.keys, self.tile[1], channels) if self.packed else 0
 
     @property
     def per_row(self) -> int:
         """Bytes of one number for each row."""
         return _whole(ITEM * self.rows)
 
-    def forward(self, channels: int) -> int:
-        """Bytes of scratch of a thread in the forward."""
-        panels = self.row_panels(channels) + self.key_panels(channels) if self.packed else 0
-        return panels + self.strip + 2 * self.per_row
+    def forward(self, channels: int, values: int) -> int:
+        """Bytes of scratch of a thread in the forward. channels: of q and k; values: of v."""
+        panels = self.row_panels(channels) + self.key_panels(channels)
+        lines = self.rows * (line(channels) + line(values))
+        return panels + self.strip + 2 * self.per_row + lines
 
     def backward(self, channels: int, values: int) -> int:
         """Bytes of scratch of a thread in the backward. channels: of q and k; values: of v."""
@@ -65,6 +86,11 @@ class AttentionBlocks:
     def scratch(each: int, threads: int) -> int:
         """Bytes of scratch of all threads."""
         return HEAD + threads * each
+
+
+def line(channels: int) -> int:
+    """Bytes of a row of whole vectors."""
+    return _whole(ITEM * channels)
 
 
 def _panels(count: int, side: int, channels: int) -> int:

@@ -26,6 +26,16 @@ func.func @decode(%q: tensor<1x1x8x64xf32>, %k: tensor<1x300x2x64xf32>) -> tenso
   return %0#0 : tensor<1x1x8x64xf32>
 }
 
+// Few positions: 16 of their rows are lanes, and 8 keys (of AVX2, 4) go side by side.
+// V4-LABEL: func.func @few(
+// V4:       "gflow.attention"{{.*}}gflow.kernel = {block = array<i64: 12>, kind = "attention_rows", scratch = {{[0-9]+}} : i64, tile = array<i64: 16, 8, 256>}
+// V3-LABEL: func.func @few(
+// V3:       "gflow.attention"{{.*}}kind = "attention_rows"{{.*}}tile = array<i64: 16, 4, 256>
+func.func @few(%q: tensor<1x3x8x64xf32>, %k: tensor<1x300x2x64xf32>) -> tensor<1x3x8x64xf32> {
+  %0:2 = "gflow.attention"(%q, %k, %k) {causal = false, operandSegmentSizes = array<i32: 1, 2, 0, 0, 0, 0, 0, 0>, scale = 1.250000e-01 : f64} : (tensor<1x3x8x64xf32>, tensor<1x300x2x64xf32>, tensor<1x300x2x64xf32>) -> (tensor<1x3x8x64xf32>, tensor<1x8x3xf32>)
+  return %0#0 : tensor<1x3x8x64xf32>
+}
+
 // Halves and float64 are PyTorch's.
 // V4-LABEL: func.func @halves(
 // V4:       "gflow.attention"{{.*}}gflow.kernel = {kind = "pytorch"

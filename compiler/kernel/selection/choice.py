@@ -20,7 +20,7 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import TritonConfig
 
 from ...ir.errors import CannotLower
-from ..attention import AttentionBlocks
+from ..attention import FEW, AttentionBlocks
 from ..blocks import LANES, Blocks, Strips
 
 #: threads of a warp of a choice, whatever a device has: code for it gets warps of its own
@@ -165,10 +165,11 @@ class Choice(Way):
         what = "has a blocking of attention that code generation does not support"
         self.check(len(self.tile) == 3 and len(self.block) == 1, what)
         (height, width, keys), (rows,) = self.tile, self.block
-        packed, vectors = self.kind == "attention", width // LANES
-        sound = width % LANES == keys % LANES == rows % height == 0 and rows > 0 and keys > 0
-        whole = height * vectors <= _MOST_SUMS if packed else height <= 8
-        self.check(sound and whole, what)
+        packed = self.kind == "attention"
+        sound = width % LANES == rows % height == 0 and height * width // LANES <= _MOST_SUMS
+        if not packed:
+            sound = (height, width) in FEW
+        self.check(sound and keys % LANES == 0 and rows > 0 and keys > 0, what)
         return AttentionBlocks((height, width), rows, keys, packed)
 
     def check_fields(self, used: Mapping[str, Sequence[str]]) -> None:

@@ -124,23 +124,22 @@ def _biased(body: Body, o: Op) -> tuple[int, Added]:
 def _is_scores(body: Body, value: int) -> bool:
     """Whether arithmetic with constants and masks leads back from a value to a product of this size."""
     numel = body.types[value].numel
-    for _ in range(16):
-        p = body.producer[value]
-        if p < 0 or body.types[value].numel != numel:
-            return False
+    left, seen = [value], set[int]()
+    while left:
+        at = left.pop()
+        p = body.producer[at]
+        if at in seen or p < 0 or body.types[at].numel != numel:
+            continue
+        seen.add(at)
         o = body.ops[p]
         if o.name == "matmul":
             return True
-        if is_moved(body, o):
-            (value,) = o.operands
+        if is_moved(body, o) or o.name == "add":
+            left.extend(o.operands)
         elif (number := factor(body, o)) is not None:
-            value = number[0]
+            left.append(number[0])
         elif o.name == "select":
-            value = o.operands[2] if splat(body, o.operands[1]) is not None else o.operands[1]
-        elif o.name == "add":
-            return any(_is_scores(body, v) for v in o.operands)
-        else:
-            return False
+            left.append(o.operands[2] if splat(body, o.operands[1]) is not None else o.operands[1])
     return False
 
 

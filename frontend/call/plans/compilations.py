@@ -24,6 +24,7 @@ _MODES = (
     "autocast on CUDA",
     "TF32",
     "the default dtype",
+    "hooks of saved tensors",
 )
 
 

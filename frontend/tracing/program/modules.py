@@ -7,6 +7,7 @@ one in the place of each where PyTorch gets it. What `build()` itself assigns is
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import operator
 from collections import deque
@@ -220,6 +221,14 @@ def _contents(holder: Any) -> Any:
     return dict(holder) if isinstance(holder, dict) else list(holder)
 
 
+def give_up_traced(cached: Any) -> bool:
+    """Clear what `functools.lru_cache` keeps for a function, if a tensor of a trace is among it; whether one was."""
+    found = any(map(_holds_traced, gc.get_referents(cached)))
+    if found:
+        cached.cache_clear()
+    return found
+
+
 def _holds_traced(value: Any) -> bool:
     if isinstance(value, (tuple, list, dict)):
         return any(map(is_traced, tree_leaves(value)))
@@ -259,5 +268,8 @@ def _put_back(holder: Any, old: Any) -> Iterator[tuple[Any, Any, Any]]:
             for n in places:
                 holder[n] = old[n]
                 yield n, now[n], old[n]
-        else:  # what was added stays, and is an error where it is used
+        else:
+            left = [value for value in now if not _holds_traced(value)]
+            holder.clear()
+            (holder.update if isinstance(holder, set) else holder.extend)(left)
             yield None, now[places[0]], None

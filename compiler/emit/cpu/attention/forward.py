@@ -1,13 +1,14 @@
 """Attention's forward: blocks of keys, and a softmax that goes along.
 
-    for rows of a head, handed out                      (each thread packs its rows of q)
-        for blocks of keys                              (and the block of k)
+    for rows that share keys, handed out                (positions with the heads of a group; q is gathered, and packed)
+        for blocks of keys                              (packed, unless rows are few)
             for strips of rows, a tile high             (scores, in the first cache)
                 s = q kᵀ scale + bias
                 m' = max(m, s)   p = exp(s - m')   l' = l exp(m - m') + Σ p
                 y = y exp(m - m') + p v                 (v is read where it lies)
         y = y / l,  the logarithm of the sum m + log(l)
 
+Row r of a group of heads is position r / group, head r mod group: each key and value is read once for all of them.
 A row that sees no key is 0, and so is its logarithm; a NaN among a row's scores is one in the row. Keys that no row of
 a strip sees are left out, unless a number of v is not finite: 0 times that is NaN.
 """
@@ -24,7 +25,7 @@ from .kernel import COMMON, Attention, Form
 WORDS = (
     *COMMON,
     *("y", "yb", "yh", "yt", "pack_rows", "pack_keys", "scores", "values", "wide"),
-    *("row_panels", "key_panels", "per_row"),
+    *("row_panels", "key_panels", "per_row", "high", "q_line", "y_line"),
 )
 _ADDRESSES = ("q", "k", "v", "sums", "bias", "rng", "scratch", "y")
 _FUNCTIONS = ("pack_rows", "pack_keys", "scores", "values")
@@ -40,43 +41,60 @@ class _Forward(Attention):
     def __init__(self, form: Form) -> None:
         super().__init__(form, WORDS, _ADDRESSES, _FUNCTIONS)
         w = self.w
-        self.parts = self.granules(w["tq"], w["rows"])
-        self.heads = self.mul(w["batch"], w["heads"])
-        self.tasks(self.mul(self.heads, self.parts), self._task)
+        self.total_rows = self.mul(w["tq"], w["group"])
+        self.shared_heads = self.binary("divui", w["heads"], w["group"])
+        self.parts = self.granules(self.total_rows, w["rows"])
+        self.pairs = self.mul(w["batch"], self.shared_heads)
+        self.tasks(self.mul(self.pairs, self.parts), self._task)
 
     def _task(self, t: str) -> None:
         w = self.w
-        behind, at = self.split(t, self.heads)
+        behind, at = self.split(t, self.pairs)
         # the last rows first: where masks are causal, these see the most
         part = self.sub(self.sub(self.parts, 1), behind)
-        b, h = self.split(at, w["heads"])
-        shared = self.binary("divui", h, w["group"])
+        self.batch, shared = self.split(at, self.shared_heads)
+        self.first_head = self.mul(shared, w["group"])
         self.row0 = self.mul(part, w["rows"])
-        self.count = self.at_most(w["rows"], self.sub(w["tq"], self.row0))
-        self.q = self.line_of("q", b, h, self.row0)
-        self.y = self.line_of("y", b, h, self.row0)
-        self.k, self.v = (self.line_of(x, b, shared, 0) for x in ("k", "v"))
-        self.out = self.line_of("sums", b, h, self.row0, "s")
-        self.bias = self.line_of("bias", b, h, self.row0, "b") if self.form.bias else self.null
-        if self.form.dropout:
-            head = self.add(self.mul(b, w["heads"]), h)
-            self.element = self.mul(self.add(self.mul(head, w["tq"]), self.row0), w["tk"])
+        self.count = self.at_most(w["rows"], self.sub(self.total_rows, self.row0))
+        self.k, self.v = (self.line_of(x, self.batch, shared, 0) for x in ("k", "v"))
         self.panels = self.mine
         self.keys = self.at(self.panels, w["row_panels"])
         self.strip = self.at(self.keys, w["key_panels"])
         self.greatest = self.at(self.strip, self.mul(w["mr"], w["across"]))
         self.totals = self.at(self.greatest, w["per_row"])
-        if self.form.packed:
-            self.pack("pack_rows", "mr", self.q, w["qt"], self.panels, self.count, w["d"])
+        self.q = self.at(self.totals, w["per_row"])
+        self.y = self.at(self.q, self.mul(w["rows"], w["q_line"]))
+        self.repeat(0, self.count, 1, self._gather)
+        if self.form.panels:
+            self.pack("pack_rows", "mr", self.q, w["q_line"], self.panels, self.count, w["d"])
         last = w["tk"]
         if self.form.causal:
             some = self.zeros_times(self.v, w["vt"], w["tk"], w["dv"], self.m.c(0.0))
             self.whole = self.is_nan(some)
-            seen = self.at_most(last, self.add(self.row0, self.count))
+            greatest, _ = self._position(self.sub(self.count, 1))
+            seen = self.at_most(last, self.add(greatest, 1))
             last = self.choose(self.whole, last, seen)
         self.last = last
         self.repeat(0, last, w["keys"], self._block)
         self.repeat(0, self.count, 1, self._end)
+
+    def _position(self, row: str) -> tuple[str, str]:
+        """The position of a row of the task, and its head."""
+        position, head = self.split(self.add(self.row0, row), self.w["group"])
+        return position, self.add(self.first_head, head)
+
+    def _gather(self, row: str) -> None:
+        """Copy a row of q, filled up with zeros."""
+        position, head = self._position(row)
+        source = self.line_of("q", self.batch, head, position)
+        target = self.at(self.q, self.mul(row, self.w["q_line"]))
+
+        def one(j: str, _: list[str]) -> list[str]:
+            offset, inside = self.mul(j, ITEM), self.first(self.sub(self.w["d"], j))
+            self.store(self.load(self.at(source, offset), inside), self.at(target, offset))
+            return []
+
+        self.vectors(self.w["d"], [], one)
 
     def _block(self, key: str) -> None:
         w = self.w
@@ -94,7 +112,8 @@ class _Forward(Attention):
         """How many keys of the block a row of the task sees."""
         if not self.form.causal:
             return self.there
-        seen = self.sub(self.add(self.row0, row, 1), self.key)
+        position, _ = self._position(row)
+        seen = self.sub(self.add(position, 1), self.key)
         return self.at_least(self.at_most(seen, self.there), 0)
 
     def _strip(self, i: str) -> None:
@@ -114,11 +133,11 @@ class _Forward(Attention):
     def _scores(self, i: str, rows: str, seen: str) -> None:
         w = self.w
         far = self.mul(w["nr"], ITEM) if self.form.packed else w["kt"]
-        if self.form.packed:
+        if self.form.panels:
             p = self.binary("divui", i, w["mr"])
             a = self.at(self.panels, self.mul(p, self.panel(w["d"], "mr")))
         else:
-            a = self.at(self.q, self.mul(i, w["qt"]))
+            a = self.at(self.q, self.mul(i, w["q_line"]))
 
         def columns(j: str) -> None:
             if self.form.packed:
@@ -128,7 +147,7 @@ class _Forward(Attention):
                 b = self.at(self.block, self.mul(j, w["kt"]))
             c = self.at(self.strip, self.mul(j, ITEM))
             wide = self.at_most(w["nr"], self.sub(seen, j))
-            self.tile("scores", a, b, far, w["d"], c, w["across"], rows, wide, 0, w["qt"])
+            self.tile("scores", a, b, far, w["d"], c, w["across"], rows, wide, 0, w["q_line"])
 
         self.repeat(0, seen, w["nr"], columns)
 
@@ -136,14 +155,15 @@ class _Forward(Attention):
         """The softmax of one row of a strip so far. width: keys of the block that some row of the strip sees."""
         w, m = self.w, self.m
         seen = self._sees(row)
-        line = self.at(self.strip, self.mul(r, w["across"]))
+        line_at = self.at(self.strip, self.mul(r, w["across"]))
         bias = self.null
+        position, head = self._position(row)
         if self.form.bias:
-            offset = self.add(self.mul(row, w["bt"]), self.mul(self.key, w["bj"]))
-            bias = self.at(self.bias, offset)
+            found = self.line_of("bias", self.batch, head, position, "b")
+            bias = self.at(found, self.mul(self.key, w["bj"]))
 
         def score(j: str, most: list[str]) -> list[str]:
-            at = self.at(line, self.mul(j, ITEM))
+            at = self.at(line_at, self.mul(j, ITEM))
             x, _ = self.scored(self.load(at), j, bias, seen)
             self.store(x, at)
             return [m.at_least(most[0], x)]
@@ -156,14 +176,17 @@ class _Forward(Attention):
         new = self.one.at_least(block, old)
         low = self.where(self.one.cmp("oeq", new, none), self.one.c(0.0), new)
         shift = self.wide(low)
-        position = ""
+        element = ""
         if self.form.dropout:
-            position = self.add(self.element, self.mul(row, w["tk"]), self.key)
+            line = self.add(
+                self.mul(self.add(self.mul(self.batch, w["heads"]), head), w["tq"]), position
+            )
+            element = self.add(self.mul(line, w["tk"]), self.key)
 
         def weigh(j: str, sums: list[str]) -> list[str]:
-            at = self.at(line, self.mul(j, ITEM))
+            at = self.at(line_at, self.mul(j, ITEM))
             x = self.exp(m.sub(self.load(at), shift))
-            kept = self.dropped(x, self.add(position, j)) if position else x
+            kept = self.dropped(x, self.add(element, j)) if element else x
             self.store(kept, at)
             return [m.add(sums[0], x)]
 
@@ -179,28 +202,34 @@ class _Forward(Attention):
 
     def _times(self, row: str, factor: str) -> None:
         """Multiply a row of the result by a number."""
-        y, by = self.at(self.y, self.mul(row, self.w["yt"])), self.wide(factor)
+        y, by = self.at(self.y, self.mul(row, self.w["y_line"])), self.wide(factor)
 
         def one(j: str, _: list[str]) -> list[str]:
-            at, inside = self.at(y, self.mul(j, ITEM)), self.first(self.sub(self.w["dv"], j))
-            self.store(self.m.mul(self.load(at, inside), by), at, inside)
+            at = self.at(y, self.mul(j, ITEM))
+            self.store(self.m.mul(self.load(at), by), at)
             return []
 
         self.vectors(self.w["dv"], [], one)
 
     def _values(self, i: str, rows: str, seen: str) -> None:
         w = self.w
-        y = self.at(self.y, self.mul(i, w["yt"]))
 
-        def columns(j: str) -> None:
-            offset = self.mul(j, ITEM)
-            wide = self.at_most(w["wide"], self.sub(w["dv"], j))
-            self.tile(
-                "values", self.strip, self.at(self.weighed, offset), w["vt"], seen, self.at(y, offset), w["yt"], rows,
-                wide, self.more,
-            )  # fmt: skip
+        def some(r: str) -> None:
+            weights = self.at(self.strip, self.mul(r, w["across"]))
+            y = self.at(self.y, self.mul(self.add(i, r), w["y_line"]))
+            high = self.at_most(w["high"], self.sub(rows, r))
 
-        self.repeat(0, w["dv"], w["wide"], columns)
+            def columns(j: str) -> None:
+                offset = self.mul(j, ITEM)
+                wide = self.at_most(w["wide"], self.sub(w["dv"], j))
+                self.tile(
+                    "values", weights, self.at(self.weighed, offset), w["vt"], seen, self.at(y, offset), w["y_line"],
+                    high, wide, self.more,
+                )  # fmt: skip
+
+            self.repeat(0, w["dv"], w["wide"], columns)
+
+        self.repeat(0, rows, w["high"], some)
 
     def _end(self, row: str) -> None:
         one = self.one
@@ -208,8 +237,19 @@ class _Forward(Attention):
         total = self.number(self.at(self.totals, self.mul(row, ITEM)))
         empty = one.cmp("oeq", total, one.c(0.0))
         nothing = one.c(math.nan if self.form.formula else 0.0)
-        self._times(row, self.where(empty, nothing, one.div(one.c(1.0), total)))
+        by = self.wide(self.where(empty, nothing, one.div(one.c(1.0), total)))
+        position, head = self._position(row)
+        source = self.at(self.y, self.mul(row, self.w["y_line"]))
+        target = self.line_of("y", self.batch, head, position)
+
+        def part(j: str, _: list[str]) -> list[str]:
+            offset, inside = self.mul(j, ITEM), self.first(self.sub(self.w["dv"], j))
+            x = self.m.mul(self.load(self.at(source, offset)), by)
+            self.store(x, self.at(target, offset), inside)
+            return []
+
+        self.vectors(self.w["dv"], [], part)
         hidden = one.cmp("oeq", most, one.c(float("-inf")))
         low = self.where(hidden, one.c(0.0), most)
         found = self.where(empty, nothing, one.add(low, self.logarithm(total)))
-        self.put(found, self.at(self.out, self.mul(row, self.w["st"])))
+        self.put(found, self.line_of("sums", self.batch, head, position, "s"))

@@ -39,13 +39,14 @@ class Form:
         bias: "": none; else its element type, "f32" or "i1".
         causal, dropout: whether there is such.
         formula: whether a row whose scores are all -inf is NaN, rather than 0.
-        packed: whether q and k are; else both are read where they lie.
+        packed: whether k is; else it is read where it lies. panels: whether rows of q are.
     """
 
     bias: str = ""
     causal: bool = False
     dropout: bool = False
     packed: bool = True
+    panels: bool = True
     formula: bool = False
 
     @property
@@ -55,7 +56,7 @@ class Form:
             f"bias_{self.bias}" if self.bias else "",
             "causal" if self.causal else "",
             "dropout" if self.dropout else "",
-            "" if self.packed else "rows",
+            "" if self.packed else "few" if self.panels else "rows",
             "formula" if self.formula else "",
         )
         return "".join(f"_{part}" for part in parts if part)

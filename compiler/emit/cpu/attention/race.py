@@ -56,7 +56,7 @@ def programs(
         Argument("input", name, ty, row_major_strides(ty.shape)) for name, ty in read.items()
     ]
     d, values = contest.channels, contest.values
-    each = blocks.backward(d, values) if contest.grad else blocks.forward(d)
+    each = blocks.backward(d, values) if contest.grad else blocks.forward(d, values)
     found = {}
     for kind in ("own", "aten"):
         b, scratch = _Steps(), 0

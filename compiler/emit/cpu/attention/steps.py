@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.attention import AttentionBlocks
+from gflow.compiler.kernel.attention import AttentionBlocks, line
 from gflow.compiler.kernel.blocks import ITEM, LANES
+from gflow.compiler.kernel.selection.cpu.blocking import STRIP
 from gflow.compiler.kernel.selection.cpu.sharing import pays
 from gflow.compiler.targets.processors import ANY
 from gflow.dialects.attributes import read
@@ -21,11 +22,14 @@ from gflow.dialects.types import TensorType
 from ..product import dots, panels, tile
 from ..product.own import Steps
 from ..program_builder import Builder
-from . import backward, forward
+from . import backward, few, forward
 from .kernel import EXTERNALS, Form
 
 #: rows whose products are added up in one chain in gradients by k and v: sums of long ones are less exact than eager's
 _ROWS = 24
+
+#: rows of v ahead that are prefetched
+_AHEAD = 16
 
 _Words = dict[str, int | Place | KernelAddress]
 
@@ -55,11 +59,9 @@ def attention(b: Builder, o: Op) -> None:
     tensors, bias, rng = _operands(b, o, 3)
     y, sums = (_tensor(b, v) for v in o.results)
     blocks, settings = b.choice.attention_blocks(), _settings(o)
-    scratch = b.scratch(blocks.scratch(blocks.forward(tensors[0].type.shape[3]), b.threads))
-    given = (*tensors, y, sums)
-    if not settings.causal and tensors[0].type.shape[1] == 1:
-        given, bias = _heads_as_rows(given, bias)
-    add_forward(b, blocks, given, bias, rng, settings, scratch, b.label(o))
+    each = blocks.forward(tensors[0].type.shape[3], tensors[2].type.shape[3])
+    scratch = b.scratch(blocks.scratch(each, b.threads))
+    add_forward(b, blocks, (*tensors, y, sums), bias, rng, settings, scratch, b.label(o))
 
 
 def attention_grad(b: Builder, o: Op) -> None:
@@ -82,30 +84,6 @@ def _operands(b: Builder, o: Op, needed: int) -> tuple[list[Tensor], Tensor | No
     found = extras([t.type for t in tensors], needed)
     bias, rng = (None if n is None else tensors[n] for n in (found.bias, found.rng))
     return tensors[:needed], bias, rng
-
-
-def _heads_as_rows(
-    tensors: Sequence[Tensor], bias: Tensor | None
-) -> tuple[tuple[Tensor, ...], Tensor | None]:
-    """One position's attention with the heads that share keys and values as its rows: each key is read once."""
-    q, k, v, y, sums = tensors
-    (batch, _, heads, _), shared = q.type.shape, k.type.shape[2]
-    group = heads // shared
-
-    def grouped(t: Tensor) -> Tensor:
-        b, _, h, c = t.strides
-        ty = TensorType((batch, group, shared, t.type.shape[3]), t.type.dtype)
-        return Tensor(t.place, ty, (b, h, h * group, c))
-
-    b, h, _ = sums.strides
-    ty = TensorType((batch, shared, group), sums.type.dtype)
-    out = Tensor(sums.place, ty, (b, h * group, h))
-    if bias is not None and bias.type.shape[1] != 1:
-        b, h, _, j = bias.strides
-        lead, keys = bias.type.shape[0], bias.type.shape[3]
-        ty = TensorType((lead, shared, group, keys), bias.type.dtype)
-        bias = Tensor(bias.place, ty, (b, h * group, h, j))
-    return (grouped(q), k, v, grouped(y), out), bias
 
 
 def _settings(o: Op) -> Settings:
@@ -131,11 +109,11 @@ def add_forward(
     words = _common(b, blocks, (q, k, v, sums), bias, rng, settings, scratch)
     d, dv = q.type.shape[3], v.type.shape[3]
     words |= _strided("y", y, "y")
+    high, wide = blocks.weighing(dv)
     words |= {
-        "values": _tile(b, blocks, (ITEM, blocks.across)), "wide": _wide(blocks),
-        "row_panels": blocks.row_panels(d) if blocks.packed else 0,
-        "key_panels": blocks.key_panels(d) if blocks.packed else 0,
-        "per_row": blocks.per_row, "each": blocks.forward(d),
+        "values": _tile(b, (high, wide), (ITEM, blocks.across)), "high": high, "wide": wide,
+        "row_panels": blocks.row_panels(d), "key_panels": blocks.key_panels(d), "per_row": blocks.per_row,
+        "q_line": line(d), "y_line": line(dv), "each": blocks.forward(d, dv),
     }  # fmt: skip
     work = _work(q.type, k.type, d + dv)
     _add(b, "attention", forward.function, forward.WORDS, form, words, work, label)
@@ -161,8 +139,8 @@ def add_backward(
     ):  # fmt: skip
         words |= _strided(name, tensor, letter)
     words |= {
-        "by_keys": _tile(b, blocks, (ITEM, blocks.across)),
-        "by_rows": _tile(b, blocks, (blocks.across, ITEM), _ROWS), "wide": _wide(blocks),
+        "by_keys": _tile(b, blocks.tile, (ITEM, blocks.across)),
+        "by_rows": _tile(b, blocks.tile, (blocks.across, ITEM), _ROWS), "wide": blocks.tile[1],
         "q_panels": blocks.row_panels(d), "k_panels": blocks.key_panels(d),
         "dy_panels": blocks.row_panels(values), "v_panels": blocks.key_panels(values),
         "block": blocks.rows * blocks.across, "each": blocks.backward(d, values),
@@ -177,7 +155,7 @@ def add_backward(
 def _form(bias: Tensor | None, settings: Settings, blocks: AttentionBlocks) -> Form:
     dtype = "" if bias is None else bias.type.dtype
     dropout = bool(settings.dropout)
-    return Form(dtype, settings.causal, dropout, blocks.packed, settings.formula)
+    return Form(dtype, settings.causal, dropout, blocks.packed, blocks.panels, settings.formula)
 
 
 def _common(
@@ -206,14 +184,12 @@ def _common(
         each = bias.type.itemsize
         steps = [s * each if n != 1 else 0 for n, s in zip(bias.type.shape, bias.strides)]
         words |= {"bias": bias.place, **dict(zip(("bb", "bh", "bt", "bj"), steps))}
-    if blocks.packed:
-        words |= {"pack_rows": _pack(b, blocks.tile[0]), "pack_keys": _pack(b, blocks.tile[1])}
-        words |= {"scores": _tile(b, blocks, None)}
-    else:
-        name = f"tile_dots_{blocks.tile[0]}x{blocks.tile[1]}"
-        if name not in b.kernels:
-            b.kernels[name] = dots.dots(name, blocks.tile[0])
-        words |= {"pack_rows": 0, "pack_keys": 0, "scores": KernelAddress(name)}
+    height, width = blocks.tile
+    words |= {"pack_rows": _pack(b, height) if blocks.panels else 0}
+    words |= {"pack_keys": _pack(b, width) if blocks.packed else 0}
+    words |= {"scores": _tile(b, blocks.tile, None) if blocks.packed else _few(b, blocks)}
+    if not blocks.packed:
+        words |= {"nr": STRIP}
     return words
 
 
@@ -247,26 +223,28 @@ def _pack(b: Steps, width: int) -> KernelAddress:
     return KernelAddress(name)
 
 
-def _wide(blocks: AttentionBlocks) -> int:
-    """Columns of tiles whose B is read where it lies."""
-    return blocks.tile[1] if blocks.packed else _FLAT[blocks.tile[0]] * LANES
-
-
-#: by the rows of a tile of few, vectors of columns of its products with values
-_FLAT: Mapping[int, int] = {1: 8, 2: 8, 4: 6, 8: 3}
+def _few(b: Steps, blocks: AttentionBlocks) -> KernelAddress:
+    """Scores of few rows."""
+    height, width = blocks.tile
+    name = f"scores_few_{width}" if blocks.panels else f"tile_dots_{height}x{width}"
+    if name not in b.kernels:
+        b.kernels[name] = few.few(name, width) if blocks.panels else dots.dots(name, height)
+    return KernelAddress(name)
 
 
 def _tile(
-    b: Steps, blocks: AttentionBlocks, steps: tuple[int, int] | None, chain: int = tile.CHAIN
+    b: Steps, size: tuple[int, int], steps: tuple[int, int] | None, chain: int = tile.CHAIN
 ) -> KernelAddress:
-    """A register tile. steps: of A, if that is a block of scores, whose B is read where it lies. chain: products that
-    are added up in one."""
-    height, width = blocks.tile[0], _wide(blocks)
+    """A register tile. size: its rows and columns. steps: of A, if that is a block of scores, whose B is read where it
+    lies. chain: products that are added up in one."""
+    height, width = size
     name = f"tile_{height}x{width}"
     if steps is not None:
         name = f"tile_lies_{height}x{width}_{steps[0]}_{steps[1]}"
     if name not in b.kernels:
-        b.kernels[name] = tile.tile(name, height, width // LANES, steps is None, steps, chain)
+        b.kernels[name] = tile.tile(
+            name, height, width // LANES, steps is None, steps, chain, _AHEAD if steps else 0
+        )
     return KernelAddress(name)
 
 

@@ -19,8 +19,6 @@ _FEW = 4
 #: rows of a strip
 ROWS = (1, 2, 4, 8)
 
-_OFFSETS = f"vector<{LANES}xi64>"
-
 
 @cache
 def dots(name: str, rows: int) -> str:
@@ -89,17 +87,15 @@ class _Dots(Tile):
 
     def _spread(self, sums: str, j: str) -> None:
         """Store 16 sums, rows side by side, in the strip."""
-        lanes = self.steps(LANES, "i64")
-        shift = self.const(self.rows.bit_length() - 1, _OFFSETS)
-        row = self(f"arith.andi {lanes}, {self.const(self.rows - 1, _OFFSETS)} : {_OFFSETS}")
-        column = self(f"arith.shrui {lanes}, {shift} : {_OFFSETS}")
-        across = self(f"arith.muli {row}, {self.const(STRIP, _OFFSETS)} : {_OFFSETS}")
-        to = self(f"arith.addi {across}, {column} : {_OFFSETS}")
-        start = self.at(self.held, self.mul(j, ITEM))
-        pointers = f"vector<{LANES}x!llvm.ptr>"
-        at = self(f"llvm.getelementptr {start}[{to}] : (!llvm.ptr, {_OFFSETS}) -> {pointers}, f32")
-        every = self.const(True, f"vector<{LANES}xi1>")
-        self.line(
-            f"llvm.intr.masked.scatter {sums}, {at}, {every} {{alignment = 4 : i32}} : "
-            f"{VECTOR}, vector<{LANES}xi1> into {pointers}"
+        n, order = (
+            self.beside,
+            [c * self.rows + r for r in range(self.rows) for c in range(self.beside)],
         )
+        by_rows = self._shuffled(sums, sums, order) if self.rows > 1 else sums
+        start, part = self.at(self.held, self.mul(j, ITEM)), f"vector<{n}xf32>"
+        for r in range(self.rows):
+            x = self(
+                f"vector.extract_strided_slice {by_rows} {{offsets = [{r * n}], sizes = [{n}], strides = [1]}}"
+                f" : {VECTOR} to {part}"
+            )
+            self.write(x, self.at(start, r * STRIP * ITEM), part, ITEM, None)

@@ -93,7 +93,7 @@ def _turn(
         given = part(e.add(k, half * LANES))
         found += given + [given[-1]] * (LANES // halves - count)
     target = e.at(panel, e.mul(k, width * ITEM))
-    columns = _transpose(e, found)
+    columns = transposed(e, found)
     for half in range(
         halves
     ):  # in order: each writes over the begin of the next, where lanes are few
@@ -165,7 +165,7 @@ def _half(e: Function, vector: str, number: int) -> str:
     )
 
 
-def _transpose(e: Function, rows: list[str]) -> list[str]:
+def transposed(e: Function, rows: list[str]) -> list[str]:
     """16 vectors of 16 words as those of the other direction: 64 shuffles, each an instruction of AVX-512."""
 
     def shuffle(a: str, b: str, lanes: list[int]) -> str:

@@ -35,6 +35,7 @@ def tile(
     packed: bool,
     steps: tuple[int, int] | None = None,
     chain: int = CHAIN,
+    ahead: int = 0,
 ) -> str:
     """The function `name` of a tile of so many rows and vectors of columns.
 
@@ -43,11 +44,11 @@ def tile(
             registers (`reads_both`), the same function reads both.
         steps: bytes in A from one k to the next, and from one row to the next; None: A is packed.
         chain: multiply-adds of one chain.
+        ahead: rows ahead whose part of B is prefetched; 0: the columns that come next are.
     """
     masked = not packed or reads_both(vectors)
-    return _Tile(rows, vectors, masked, steps or (rows * ITEM, ITEM), chain).function(
-        name, ARGUMENTS
-    )
+    made = _Tile(rows, vectors, masked, steps or (rows * ITEM, ITEM), chain, ahead)
+    return made.function(name, ARGUMENTS)
 
 
 def reads_both(vectors: int) -> bool:
@@ -120,10 +121,12 @@ class _Tile(Tile):
     a whole tile of few products is stored from registers, and the rest goes over the stack."""
 
     def __init__(
-        self, rows: int, vectors: int, masked: bool, steps: tuple[int, int], chain: int
+        self, rows: int, vectors: int, masked: bool, steps: tuple[int, int], chain: int, ahead: int
     ) -> None:
         super().__init__(rows, vectors)
         self.masked, self.steps_of_a, self.chain = masked, steps, chain
+        across = self.vectors * LANES * ITEM
+        self.next = self.mul("%k_stride", ahead) if ahead else self.i64(across)
 
         def prefetch(i: str) -> None:
             row = self.at("%c", self.mul("%row", i))
@@ -151,7 +154,6 @@ class _Tile(Tile):
 
     def _products(self, low: str, high: str) -> list[str]:
         """The sums of the products of k in low…high."""
-        across = self.vectors * LANES * ITEM
 
         def add(k: str, sums: list[str]) -> list[str]:
             along, down = self.steps_of_a
@@ -162,7 +164,7 @@ class _Tile(Tile):
                 at = self.at(b, v * LANES * ITEM)
                 if self.masked:
                     columns.append(self.load(at, self.masks[v]))
-                    self.prefetch(self.at(at, across))
+                    self.prefetch(self.at(at, self.next))
                 else:
                     columns.append(self.read(at, VECTOR, 64, None))
             made = []

@@ -29,8 +29,8 @@ _ROWS, _LEAST_ROWS = 384, 48
 _GRAD_ROWS = 144
 #: tasks for each thread in the forward, where there are rows enough
 _TASKS = 4
-#: rows of which there are so few that keys are not packed
-_FEW = 8
+#: rows with the same keys of which there are so few that keys are not packed, and those that are no lanes
+_FEW, _FEWEST = 48, 4
 
 
 def attention_of(p: Processor, o: Op, types: Sequence[TensorType], threads: int) -> Choice | None:
@@ -44,9 +44,9 @@ def attention_of(p: Processor, o: Op, types: Sequence[TensorType], threads: int)
         return None
     first = 0 if needed == 3 else 1
     q, k, v = (types[x] for x in o.operands[first : first + 3])
-    made = blocks_of(p, q, k, threads, needed == 6, attrs["causal"])
+    made = blocks_of(p, q, k, threads, needed == 6)
     d, values = q.shape[3], v.shape[3]
-    each = made.forward(d) if needed == 3 else made.backward(d, values)
+    each = made.forward(d, values) if needed == 3 else made.backward(d, values)
     kind = "attention" if made.packed else "attention_rows"
     tile = (*made.tile, made.keys)
     return Choice(kind, made.scratch(each, threads), tile=tile, block=(made.rows,))
@@ -89,24 +89,27 @@ def _covered(o: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> bo
 
 
 def blocks_of(
-    p: Processor, q: TensorType, k: TensorType, threads: int, grad: bool, causal: bool
+    p: Processor, q: TensorType, k: TensorType, threads: int, grad: bool
 ) -> AttentionBlocks:
     """How an attention is cut. q, k: the types of queries and keys. grad: whether for its gradients."""
     batch, positions, heads, _ = q.shape
-    rows, keys = at_most(positions), min(ANY.scores, _up(at_most(k.shape[1]), LANES))
-    if not grad and not varies(positions):
-        few = heads // k.shape[2] if positions == 1 and not causal else positions
-        if few <= _FEW:
-            height = next(n for n in (1, 2, 4, 8) if n >= few)
-            return AttentionBlocks((height, STRIP), height, keys, packed=False)
+    shared, keys = k.shape[2], min(ANY.scores, _up(at_most(k.shape[1]), LANES))
     height, vectors = min(p.tiles, key=lambda tile: (tile[1] > 2, p.tiles.index(tile)))
     tile = (height, vectors * LANES)
     if grad:
-        parts = ceil(rows / _GRAD_ROWS)
-    else:
-        all_heads = max(at_most(batch) * heads, 1)
-        wanted = min(ceil(_TASKS * threads / all_heads), ceil(rows / _LEAST_ROWS))
-        parts = max(ceil(rows / _ROWS), wanted)
+        rows = at_most(positions)
+        return AttentionBlocks(tile, _up(ceil(rows / ceil(rows / _GRAD_ROWS)), height), keys)
+    rows = at_most(positions) * (heads // shared)  # that meet the same keys
+    if rows <= _FEWEST:
+        height = next(n for n in (1, 2, 4) if n >= rows)
+        return AttentionBlocks((height, STRIP), rows, keys, packed=False)
+    tasks = _TASKS * threads / max(at_most(batch) * shared, 1)
+    if rows <= _FEW:
+        parts = ceil(min(tasks / _TASKS, rows / LANES))
+        return AttentionBlocks(
+            (LANES, int(p.issued * p.latency)), ceil(rows / parts), keys, packed=False
+        )
+    parts = max(ceil(rows / _ROWS), min(ceil(tasks), ceil(rows / _LEAST_ROWS)))
     return AttentionBlocks(tile, _up(ceil(rows / parts), height), keys)
 
 
