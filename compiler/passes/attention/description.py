@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Select:
-    """Scores that a mask sets to `fill` where `condition` (a value number of i1) is `where`."""
+    """A mask that sets scores to `fill` at positions where `condition` (a value number of i1) equals `where`."""
 
     condition: int
     where: bool
@@ -16,7 +16,7 @@ class Select:
 
 @dataclass(frozen=True)
 class Added:
-    """A value that is added to the scores."""
+    """A mask that is added to the scores."""
 
     value: int
 
