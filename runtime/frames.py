@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from weakref import ref as weak
 
 import torch
 
@@ -70,6 +71,7 @@ class Frame:
         self._numbers: dict[int, _Numbers] = {}  # of places of the program's, which stay
         self._args: Sequence[torch.Tensor] = ()
         self._results: Sequence[torch.Tensor] = ()
+        self._moved: set[int] = set()  # arguments that lie elsewhere than in the call before
         self.unplace()
 
     def _parts_before(self, step: int) -> int:
@@ -95,6 +97,8 @@ class Frame:
         """Mark all addresses as unset."""
         self.memory: torch.Tensor | None = None
         self._there: dict[int, torch.Tensor] = {}  # tensors in the arena and in constants
+        # in arguments, each with its argument
+        self._views: dict[int, tuple[weak[torch.Tensor], torch.Tensor]] = {}
         self._addresses: list[int] = [-1] * len(self._program.arguments)
         self._result_addresses: list[int] = [-1] * len(self._fresh)
         self._placed = False
@@ -110,6 +114,7 @@ class Frame:
         compared with those of the next call."""
         for call in self.moving:
             call.unbind()
+        self._views = {}
         self._placed = False
 
     def drop_buffers(self) -> None:
@@ -131,11 +136,11 @@ class Frame:
         fresh = [results[i].data_ptr() for i, _, _ in self._fresh]
         if self._placed and at == self._addresses and fresh == self._result_addresses:
             return
-        patch, moved = self._code.patch, set()
-        for i, (new, old) in enumerate(zip(at, self._addresses)):
-            if new != old:
-                patch("arg", i, new)
-                moved.add(("arg", i))
+        patch = self._code.patch
+        self._moved = {i for i, (new, old) in enumerate(zip(at, self._addresses)) if new != old}
+        for i in self._moved:
+            patch("arg", i, at[i])
+        moved = {("arg", i) for i in self._moved}
         for (i, _, _), new, old in zip(self._fresh, fresh, self._result_addresses):
             if new != old:
                 patch("result", i, new)
@@ -160,9 +165,17 @@ class Frame:
             shape, strides, offset = (fixed(p, self.n) for p in parts)
             numbers = self._numbers[id(ref)] = shape, strides, offset
         dtype = DTYPES[ref.type.dtype]
-        if space in ("arg", "result"):
-            tensor = self._args[index] if space == "arg" else self._results[index]
-            return view_tensor(tensor, dtype, *numbers)
+        if space == "result":
+            return view_tensor(self._results[index], dtype, *numbers)
+        if space == "arg":
+            tensor, known = self._args[index], self._views.get(id(ref))
+            if known is not None and known[0]() is tensor and index not in self._moved:
+                return known[
+                    1
+                ]  # a call of PyTorch takes a microsecond, and a model has hundreds of parameters
+            view = view_tensor(tensor, dtype, *numbers)
+            self._views[id(ref)] = weak(tensor), view
+            return view
         memory = self.memory if space == "arena" else self._constants[index]
         assert memory is not None
         made = self._there[id(ref)] = view_bytes(memory, dtype, *numbers)

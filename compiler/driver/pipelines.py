@@ -55,9 +55,10 @@ class PipelineOptions:
     bucket_bytes: int = 25 << 20
 
     @property
-    def exact_sums(self) -> bool:
-        """Whether statistics of norms are summed in float64: engines that read ONNX have it for few ops, or none."""
-        return self.engine in ("", "xla")
+    def for_onnx(self) -> bool:
+        """Whether the engine reads ONNX: statistics of norms are then sums of float32, since such engines have float64
+        for few ops or none, and maxima over windows stay ops, which engines have."""
+        return self.engine not in ("", "xla")
 
 
 def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> str:
@@ -75,7 +76,8 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         passes += ["gflow-simplify", "cse", f"gflow-partition-engines{{engine={options.engine}}}"]
     passes.append("gflow-assign-layout")
     if target.gpu:
-        passes += ["gflow-narrow-positions", "gflow-sink-reshapes", "gflow-sink-concatenations"]
+        passes += ["gflow-narrow-positions", "gflow-narrow-sums"]
+        passes += ["gflow-sink-reshapes", "gflow-sink-concatenations"]
     passes += ["gflow-simplify", "cse"]
     if options.freeze and not options.engine:  # an engine makes constants of its own
         if options.weight_bits:

@@ -23,7 +23,7 @@ from .overlaps import with_results_apart, written_in_memory
 from .pieces import in_pieces
 from .program import FxProgram, boxed
 from .recompute import partition
-from .refused_calls import RefusedCalls, check_apart
+from .refused_calls import RefusedCalls, check_apart, keep_assertions
 from .returned_views import with_views_outside
 from .row_major import with_row_major_matrices
 from .scalar_updates import scalar_updates_kept
@@ -66,6 +66,7 @@ def gflow(
         _log.warning(SHARED, *shared)
         return module.forward  # type: ignore[no-any-return]
     check_apart(module)
+    keep_assertions(module)
     arena = Arena()  # a graph's forward and backward never run at the same time
     forward, backward = (
         partial(_compile, options=chosen, arena=arena, phase=p) for p in ("forward", "backward")

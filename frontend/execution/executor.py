@@ -186,9 +186,7 @@ def _lowered(trace: Trace, options: Any, which: int = 0) -> Any:
     from gflow.lowering import lower
 
     passes = options.passes
-    return lower(
-        trace, which, options.target, halves=bool(passes.amp), exact_sums=passes.exact_sums
-    )
+    return lower(trace, which, options.target, halves=bool(passes.amp), for_onnx=passes.for_onnx)
 
 
 def programs_for(

@@ -216,8 +216,9 @@ def _explained(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
     device = parse_target(program.target).device.name
     costs = measure(before, device)
     recomputed = _checkpointed(before, pipeline)
-    sums = plan.compiled.options.passes.exact_sums
-    regions, stayed = partition_of(lower(plan.trace.main, exact_sums=sums), pipeline)
+    regions, stayed = partition_of(
+        lower(plan.trace.main, for_onnx=plan.compiled.options.passes.for_onnx), pipeline
+    )
     module, function = planned(plan)
     with module.context:
         body = read_body(function)

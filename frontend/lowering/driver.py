@@ -43,14 +43,14 @@ def lower(
     target: str = "cpu",
     whole: bool = False,
     halves: bool = False,
-    exact_sums: bool = True,
+    for_onnx: bool = False,
 ) -> ir.Module:
     """The trace as a module with one function, in a context of its own.
 
     which: of the stand-ins of the trace's size, the first or the other. target: what PyTorch computes in another type
     than it stores depends on the kind of device: variances, in float64 on the CPU, in float32 on a GPU. whole: of a
     trace of global tensors, the program of whole values; else that of each rank. halves: products will be of halves by
-    mixed precision. exact_sums: statistics of norms are summed in float64.
+    mixed precision. for_onnx: an engine reads the program as ONNX.
     """
     if trace.size is not None:
         trace = standing(trace, which)
@@ -60,7 +60,7 @@ def lower(
         with ir.InsertionPoint(module.body):
             function = func_dialect.FuncOp(_symbol(trace.name), ir.FunctionType.get(types, []))
         block = ir.Block.create_at_start(function.operation.regions[0], types)
-        em = Emitter(block, target == "cpu", halves, exact_sums)
+        em = Emitter(block, target == "cpu", halves, for_onnx)
         em.trace = trace
         em.mesh.update(trace.axes)
         values: dict[int, Value] = {}

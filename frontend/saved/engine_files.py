@@ -49,9 +49,7 @@ def export_for_engines(graph: Any, path: Path, form: str) -> None:
         raise GraphError(
             f"{trace.name} cannot be saved as {form}: it has set_gradient_accumulation_steps(); call it without"
         )
-    module = lower(
-        trace, exact_sums=form != "onnx"
-    )  # its engines have float64 for few ops, or none
+    module = lower(trace, for_onnx=form == "onnx")
     run_pipeline(module, export_pipeline(plan.compiled.options.passes))
     function = entry_function(module)
     try:

@@ -213,8 +213,8 @@ def _engine(
 
 
 class _Contexts:
-    """The context that kernels are parsed in. Loading all dialects into one takes as long as a small kernel, and a
-    first call compiles some times: races of products, of attentions, the program."""
+    """The context that kernels are parsed in. A first call compiles some times: races of products, of attentions, the
+    program."""
 
     def __init__(self) -> None:
         self._context: ir.Context | None = None
@@ -225,7 +225,8 @@ class _Contexts:
         from gflow.dialects.mlir import ir
 
         if self._context is None or self._uses == _MOST_USES:
-            self._context, self._uses = ir.Context(), 0
+            # dialects are loaded as kernels name them: all of them take as long as a small kernel
+            self._context, self._uses = ir.Context(load_on_create_dialects=()), 0
             # kernels are lowered on one thread anyway, and a process that is forked would wait for its parent's threads
             self._context.enable_multithreading(False)
         self._uses += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -63,6 +63,21 @@ class Writer:
         made = self.helper.make_node(kind, list(inputs), [result], name=result, **attributes)
         self.nodes.append(made)
         return result
+
+    def choice(self, condition: str, yes: Callable[[], str], no: Callable[[], str]) -> str:
+        """One of two values, of which one is computed."""
+        return self.node(
+            "If", [condition], then_branch=self._branch(yes), else_branch=self._branch(no)
+        )
+
+    def _branch(self, write: Callable[[], str]) -> Any:
+        outside, self.nodes = self.nodes, []
+        result = write()
+        made = self.helper.make_graph(
+            self.nodes, "branch", [], [self.helper.make_empty_tensor_value_info(result)]
+        )
+        self.nodes = outside
+        return made
 
     def constant(self, array: np.ndarray, name: str = "") -> str:
         """An initializer; equal unnamed ones are one."""
