@@ -15,7 +15,7 @@ unset PYTHONDONTWRITEBYTECODE # hundreds of processes that tests start share wha
 
 # a few files of each part: dialect, tracing and lowering, passes, code and its plan, running, graphs, GPUs, command lines
 quick=(
-    dialect assembly lit trace lowering constants fusion schedule select_kernels codegen_plan codegen_reductions cpu_loops
+    dialect lit trace lowering constants fusion schedule select_kernels codegen_plan cpu_loops
     verify_plan frames executable_calls bound_call graph graph_values training state_dict config signatures tracebacks
     attention cuda_executable triton_rows triton_access targets pipeline_schedules opt printing report oneflow_surface layout
 )
