@@ -9,7 +9,7 @@ from gflow.dialects.records import record
 
 @record
 class Select:
-    """Scores that a mask sets to `fill` where `condition` (a value number of i1) is `where`."""
+    """A mask that sets scores to `fill` at positions where `condition` (a value number of i1) equals `where`."""
 
     condition: int
     where: bool
@@ -18,7 +18,7 @@ class Select:
 
 @record
 class Added:
-    """A value that is added to the scores."""
+    """A mask that is added to the scores."""
 
     value: int
 

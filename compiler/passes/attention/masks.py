@@ -1,4 +1,4 @@
-"""What a mask says, where constants and positions alone decide it."""
+"""Evaluates masks that depend only on constants and positions."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _apply(body: Body, o: Op, operands: list[np.ndarray]) -> Any:
 
 
 def is_causal(keep: np.ndarray, positions: int, keys: int) -> bool:
-    """Whether a mask says that position i sees the keys 0 … i. keep: broadcasts to [batch, head, position, key]."""
+    """Whether a mask is causal: position i sees the keys 0 … i. keep: broadcasts to [batch, head, position, key]."""
     if keep.shape[-2:] != (positions, keys) or keep.size != positions * keys:
         return False
     return bool(np.array_equal(keep.reshape(positions, keys), np.tri(positions, keys, dtype=bool)))

@@ -33,7 +33,7 @@ _LOWEST_F16 = -65504.0
 
 
 def attentions(body: Body) -> Iterator[Attention]:
-    """Those of a body whose scores nothing else reads, in program order."""
+    """The attentions of a body whose scores have no other reader, in program order."""
     for o in body.ops:
         if o.name == "div":
             try:
@@ -63,7 +63,7 @@ def _forward(body: Body, division: Op) -> Attention:
 
 
 def _softmax(body: Body, division: Op) -> tuple[int, set[int]]:
-    """What a softmax over the last dimension is of, and its ops."""
+    """The operand of a softmax over the last dimension, and the ops of the softmax."""
     exponential = made_by(body, division.operands[0], "exp")
     total, of_total = row_of(body, division.operands[1], "sum")
     shifted = made_by(body, exponential.operands[0], "sub")
@@ -75,7 +75,7 @@ def _softmax(body: Body, division: Op) -> tuple[int, set[int]]:
 
 
 def _scores(body: Body, value: int, ops: set[int]) -> tuple[int, int, float, list[Select | Added]]:
-    """q, k transposed, the scale, and the mask of scores, followed back to their product."""
+    """q, the transposed k, the scale and the masks of scores, found by walking back to their product."""
     scale, mask = 1.0, list[Select | Added]()
     while True:
         o = made_by(
@@ -102,7 +102,7 @@ def _scores(body: Body, value: int, ops: set[int]) -> tuple[int, int, float, lis
 
 
 def _masked(body: Body, o: Op) -> tuple[int, Select]:
-    """The scores that a select masks, and how."""
+    """The scores that a select masks, and the mask."""
     condition, a, b = o.operands
     where, value, fill = True, b, splat(body, a)
     if fill is None:
@@ -144,7 +144,7 @@ def _is_scores(body: Body, value: int) -> bool:
 
 
 def _after(body: Body, weights: int, ops: set[int]) -> tuple[Dropout | None, int, Op]:
-    """Dropout of the weights, if there is, what is multiplied with v, and that product."""
+    """The dropout of the weights (or None), the left operand of the product with v, and that product."""
     dropout, value = _dropout(body, weights, ops)
     while True:
         readers = users(body, value)
@@ -181,10 +181,10 @@ def _dropout(body: Body, weights: int, ops: set[int]) -> tuple[Dropout | None, i
 
 
 def _check_alone(body: Body, a: Attention) -> None:
-    """Nothing but the ops that go, and masks, reads the scores or what is made of them.
+    """Check that only the replaced ops and masks read the scores and values computed from them.
 
     Raises:
-        NoMatch: something does.
+        NoMatch: another op reads one.
     """
     kept = {a.y}
     if a.gradients is not None:

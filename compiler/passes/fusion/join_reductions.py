@@ -66,7 +66,7 @@ from ..base import Pass
 
 @record
 class JoinOptions:
-    """Which kernels are worth it."""
+    """Options of gflow-join-reductions."""
 
     least_rows: int = field(default=2048, metadata={"doc": "rows of a kernel"})
     programs: int = field(
@@ -89,10 +89,10 @@ _PRODUCT_TYPES = ("f16", "bf16", "f32")
 
 @dataclass
 class _Columns:
-    """A kernel that sums columns.
+    """A kernel with column sums.
 
-    wide, gives: operands and results over the whole index space. sums: the reductions. before: what these sum, and
-    what it gives, are computed by. after: what is computed of the sums.
+    wide, gives: operands and results over the whole index space. sums: the reductions. before: the ops that compute the
+    summed values and the results over the whole index space. after: the ops on the sums.
     """
 
     o: Op
@@ -105,12 +105,12 @@ class _Columns:
 
     @property
     def sums_to(self) -> list[int]:
-        """The results of the sums' shape."""
+        """The results that have the shape of the sums."""
         return [v for v in self.o.results if v not in self.gives]
 
 
 class _Order:
-    """Where values are made, and where ops first need what they read, as kernels are joined."""
+    """The positions at which values are produced and first needed, while kernels are joined."""
 
     def __init__(self, body: Body) -> None:
         self.body = body
@@ -122,7 +122,7 @@ class _Order:
 
 
 def run(function: func.FuncOp, options: JoinOptions) -> None:
-    """Join sums of columns of the function to the kernels that walk the rows, in place."""
+    """Join column sums of the function to row kernels, in place."""
     body = read_body(function)
     order = _Order(body)
     near: dict[
@@ -201,7 +201,7 @@ def _inner(fused: ir.Operation) -> list[ir.Operation]:
 
 
 def _columns(o: Op) -> _Columns | None:
-    """What a kernel of columns does; None if it does more than sum float32 and go on in the sums' shape."""
+    """The description of a column kernel; None if it does more than float32 sums and ops in the shape of the sums."""
     *inner, end = _inner(o.op)
     sums = [op for op in inner if op.name == "gflow.reduce"]
     space = type_of(sums[0].operands[0]).shape
@@ -236,7 +236,7 @@ def _arguments(o: Op, *ops: Iterable[ir.Operation]) -> list[int]:
 def _cone(
     values: Sequence[ir.Value], inner: Sequence[ir.Operation], stop: Sequence[ir.Operation]
 ) -> list[ir.Operation]:
-    """The ops that compute `values`, in order, from what `stop` gives."""
+    """The ops that compute `values` from the values in `stop`, in order."""
     stack, found = list(values), set(stop)
     while stack:
         value = stack.pop()
@@ -263,7 +263,7 @@ def _can_join(order: _Order, r: Op, c: _Columns) -> bool:
 
 
 def _shared(r: Op, c: _Columns) -> int:
-    """How many large values the two have in common."""
+    """The number of large values that both read or write."""
     return len(c.wide & {*r.operands, *r.results}) + len(c.gives.keys() & set(r.operands))
 
 
@@ -276,7 +276,7 @@ def _needed(c: _Columns) -> list[int]:
 
 
 def _within(r: Op, columns: Sequence[_Columns], options: JoinOptions) -> list[_Columns]:
-    """As many of the kernels as one may have operands, and types of them, for; none needs another one's sums."""
+    """As many of the kernels as the limits of operands and types allow; none of them needs the sums of another."""
     taken: list[_Columns] = []
     sums: set[int] = set()
     operands, results = {*r.operands}, [v.type for v in r.op.results]
@@ -293,7 +293,7 @@ def _within(r: Op, columns: Sequence[_Columns], options: JoinOptions) -> list[_C
 
 
 def _join(order: _Order, r: Op, columns: Sequence[_Columns], options: JoinOptions) -> None:
-    """Build the kernel of rows anew, and what follows the sums."""
+    """Rebuild the row kernel with partial sums, and build the kernels that follow the sums."""
     body = order.body
     if not columns:
         return

@@ -1,4 +1,4 @@
-"""Passes that choose how tensors lie in memory, and move the ops that only change that.
+"""Passes that choose memory layouts of tensors, and move ops that only change layouts.
 
 assign_layout        convolutions, and all that stands between them, from channels first to channels last
 narrow_positions     positions of maxima that only their gradient reads count from the window, in a byte, rather

@@ -84,7 +84,7 @@ def run(function: func.FuncOp, options: PadRowsOptions) -> None:
 
 
 def _computes(o: Op) -> bool:
-    """Whether an op is a product of matrices, or a fused kernel without another contraction."""
+    """Whether an op is a matrix product, or a fused kernel without another contraction."""
     if o.name != "fused":
         return o.name == "matmul"
     root = root_of(o.op)
@@ -92,7 +92,7 @@ def _computes(o: Op) -> bool:
 
 
 def _partial(o: Op, result: int) -> bool:
-    """Whether a kernel gives partial sums of columns there, one dense row for each run of its rows."""
+    """Whether a result holds partial column sums: one dense row for each run of rows."""
     if o.name != "fused":
         return False
     end = o.op.regions[0].blocks[0].operations[-1].operation
@@ -100,7 +100,7 @@ def _partial(o: Op, result: int) -> bool:
 
 
 def _width(body: Body, value: int, least: int) -> int:
-    """The elements that a row is to take up; 0 if it need not be padded."""
+    """The padded length of rows, in elements; 0 if they need no padding."""
     ty = body.types[value]
     if ty.rank < 2 or ty.numel in (0, ty.shape[-1]):
         return 0
@@ -112,7 +112,7 @@ def _width(body: Body, value: int, least: int) -> int:
 
 
 def _pays(body: Body, maker: Op, read: Sequence[int]) -> bool:
-    """Whether only products and fused kernels touch a value, and not only element by element."""
+    """Whether only products and fused kernels access a value, and at least one of them not elementwise."""
     ops = [maker, *(o for i in read if (o := body.ops[i]).name not in VIEW_OPS)]
     return all(map(_computes, ops)) and any(fused_kind(o.op) != "pointwise" for o in ops)
 
@@ -124,7 +124,7 @@ def _refused(
     widths: dict[int, int],
     read: dict[int, list[int]],
 ) -> set[int]:
-    """The padded values that something cannot read as they would lie."""
+    """The padded values that a reader does not support."""
     at, wrong = layouts(function, body), set()
     for r in widths:
         for i in read.get(r, ()):

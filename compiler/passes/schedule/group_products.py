@@ -102,10 +102,10 @@ def _families(function: func.FuncOp, body: Body, target: Target) -> list[list[tu
 
 
 class _Room:
-    """What may wait for what, by dependences and memory.
+    """Which ops can be delayed, by dependences and memory.
 
-    live: bytes at each op. peak: what they may become. dying: bytes of the buffers that an op is the last to read.
-    until: the op before which an op must run.
+    live: live bytes at each op. peak: their limit. dying: bytes of the buffers whose last reader is an op. until: the
+    op before which an op must run.
     """
 
     def __init__(self, function: func.FuncOp, body: Body) -> None:
@@ -129,7 +129,7 @@ class _Room:
         return all(self.live[i] + held <= self.peak for i in range(before[-1] + 1, last + 1))
 
     def take(self, ops: Sequence[Op]) -> None:
-        """Let all ops wait for the last."""
+        """Delay all ops until the last one."""
         *before, last = (o.index for o in ops)
         for i in before:
             for n in range(i + 1, last + 1):
