@@ -1,137 +1,123 @@
-"""The `gflow` dialect, made from the op table over the bindings' `ext` module (IRDL)."""
+"""The `gflow` dialect in the bindings: its ops in IRDL, written from the op table, with their verifiers and traits."""
 
 from __future__ import annotations
 
-import io
-import types
-from collections.abc import Sequence
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from .attributes import forget_attributes
-from .mlir import ext, ir
+from .mlir import ir, load_irdl
 from .opdef import OpDef, VerifyError
 from .ops import OPS
 from .ops.structure import ENGINE_YIELD
 from .types import forget_types
 from .verify import check
 
-
-class Gflow(ext.Dialect, name="gflow"):  # type: ignore[call-arg]
-    """The dialect class that the bindings know."""
-
-    _bytecode: bytes | None = None
-    """The dialect's definition in IRDL, once the first context has made it: parsing it takes a third of the time."""
-
-    @classmethod
-    def _emit_module(cls) -> ir.Module:
-        with ir.Location.unknown():
-            if cls._bytecode is not None:
-                return ir.Module.parse(cls._bytecode)
-            module = super()._emit_module()
-        written = io.BytesIO()
-        module.operation.write_bytecode(written)
-        cls._bytecode = written.getvalue()
-        return module
+#: upstream dialects of what the compiler reads and writes; others are loaded where text that is parsed names them
+_UPSTREAM = ("builtin", "func")
 
 
-class _Effects:
+class _NoMemoryEffect(ir.MemoryEffectsOpInterface):
     """No memory effects, so upstream cse and dce work."""
 
-    class NoMemoryEffect(ir.MemoryEffectsOpInterface):
-        @staticmethod
-        def get_effects(op: Any, effects: Any) -> None:
-            pass
-
-    class AlwaysSpeculatable(ir.ConditionallySpeculatable):
-        @staticmethod
-        def get_speculatability(op: Any) -> Any:
-            return ir.Speculatability.Speculatable
-
     @staticmethod
-    def attach(op_name: str) -> None:
-        _Effects.NoMemoryEffect.attach(op_name)
-        _Effects.AlwaysSpeculatable.attach(op_name)
+    def get_effects(op: Any, effects: Any) -> None:
+        pass
 
 
-class _Isolated:
+class _AlwaysSpeculatable(ir.ConditionallySpeculatable):
     @staticmethod
-    def attach(op_name: str) -> None:
-        ir.IsIsolatedFromAboveTrait.attach(op_name)
+    def get_speculatability(op: Any) -> Any:
+        return ir.Speculatability.Speculatable
 
 
-class _Terminator:
-    @staticmethod
-    def attach(op_name: str) -> None:
-        ir.IsTerminatorTrait.attach(op_name)
+class _Verifier:
+    """The trait that verifies one kind of op."""
 
+    def __init__(self, definition: OpDef) -> None:
+        self.definition = definition
 
-def _verifier(definition: OpDef) -> Any:
-    def verify_invariants(op: Any) -> bool:
+    def verify_invariants(self, op: Any) -> bool:
+        """Called by the bindings."""
         operation = op.operation
         try:
-            check(definition, operation)
+            check(self.definition, operation)
         except VerifyError as error:
-            operation.location.emit_error(f"'gflow.{definition.name}' op {error}")
+            operation.location.emit_error(f"'gflow.{self.definition.name}' op {error}")
             return False
         except Exception as error:  # must not pass through the parser, which calls this
             operation.location.emit_error(
-                f"'gflow.{definition.name}' op internal error in its verifier: "
+                f"'gflow.{self.definition.name}' op internal error in its verifier: "
                 f"{type(error).__name__}: {error}"
             )
             return False
         return True
 
-    return staticmethod(verify_invariants)
 
-
-def _make_class(definition: OpDef) -> type:
-    annotations: dict[str, Any] = {}
-    groups = definition.groups if definition.mixed else 1
+def _operands(definition: OpDef) -> list[str]:
+    """Names of operands, or of groups of them, with IRDL's words for how many each is."""
     if definition.mixed:
-        for i in range(groups):
-            annotations[f"inputs{i}"] = Sequence[ext.Operand[Any]]
-    for name in () if definition.mixed else definition.operands:
-        if name.startswith("*"):
-            annotations[name[1:]] = Sequence[ext.Operand[Any]]
-        elif name.endswith("?"):
-            annotations[name[:-1]] = ext.Operand[Any] | None
-        else:
-            annotations[f"{name}_"] = ext.Operand[Any]
+        return [f"inputs{i}: variadic" for i in range(definition.groups)]
+    found = []
+    for name in definition.operands:
+        many = (
+            "variadic" if name.startswith("*") else "optional" if name.endswith("?") else "single"
+        )
+        found.append(f"{name.strip('*?')}_: {many}")
+    return found
+
+
+def _results(definition: OpDef) -> list[str]:
     if definition.results is None:
-        for i in range(groups):
-            annotations[f"outputs{i}"] = Sequence[ext.Result[Any]]
-    else:
-        for i in range(definition.results):
-            annotations[f"result{i}"] = ext.Result[Any]
-    for i in range(definition.regions):
-        annotations[f"region{i}"] = ext.Region
-    traits: list[Any] = [_Effects] if definition.pure else []
+        groups = definition.groups if definition.mixed else 1
+        return [f"outputs{i}: variadic" for i in range(groups)]
+    return [f"result{i}: single" for i in range(definition.results)]
+
+
+def _irdl_of(definition: OpDef) -> Iterator[str]:
+    yield f"irdl.operation @{definition.name} {{"
+    values = 0
+    for kind, names, made in (
+        ("operands", _operands(definition), "any"),
+        ("results", _results(definition), "any"),
+        ("regions", [f"region{i}:" for i in range(definition.regions)], "region"),
+    ):
+        if names:
+            # a value of its own for each: equal values would be equal types
+            numbers = range(values, values + len(names))
+            yield from (f"%{n} = irdl.{made}" for n in numbers)
+            yield f"irdl.{kind}({', '.join(f'{name} %{n}' for name, n in zip(names, numbers))})"
+            values += len(names)
+    yield "}"
+
+
+@cache
+def _irdl() -> str:
+    """The dialect's definition."""
+    lines = [line for definition in OPS.values() for line in _irdl_of(definition)]
+    return "\n".join(["irdl.dialect @gflow {", *lines, "}"])
+
+
+def _attach_traits(definition: OpDef) -> None:
+    name = f"gflow.{definition.name}"
+    if definition.pure:
+        _NoMemoryEffect.attach(name)
+        _AlwaysSpeculatable.attach(name)
     if definition.name in ("yield", ENGINE_YIELD):
-        traits.append(_Terminator)
+        ir.IsTerminatorTrait.attach(name)
     if definition.regions:
-        traits.append(_Isolated)
-    body = {
-        "__annotations__": annotations,
-        "verify_invariants": _verifier(definition),
-        "__doc__": definition.summary,
-    }
-    class_name = "".join(part.capitalize() for part in definition.name.split("_")) + "Op"
-    return types.new_class(
-        class_name,
-        (Gflow.Operation,),
-        {"name": definition.name, "traits": traits},
-        lambda ns: ns.update(body),
-    )
-
-
-OP_CLASSES: dict[str, type] = {name: _make_class(definition) for name, definition in OPS.items()}
+        ir.IsIsolatedFromAboveTrait.attach(name)
+    ir.DynamicOpTrait.attach(name, _Verifier(definition))
 
 
 def make_context() -> ir.Context:
-    """A new MLIR context with the dialect (and all upstream ones) loaded."""
+    """A new MLIR context with the dialect and its neighbours loaded; it loads any other upstream dialect on demand."""
     forget_types()
     forget_attributes()
-    context = ir.Context()
-    with context:
-        Gflow.load()
+    context = ir.Context(load_on_create_dialects=_UPSTREAM)
+    with context, ir.Location.unknown():
+        load_irdl(ir.Module.parse(_irdl()))
+        for definition in OPS.values():
+            _attach_traits(definition)
     return context

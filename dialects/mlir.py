@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch_mlir import ir, rewrite
+from torch_mlir import ir
+from torch_mlir._mlir_libs._mlirDialectsIRDL import load_dialects as load_irdl
 from torch_mlir._mlir_libs._mlirDialectsLLVM import translate_module_to_llvmir
-from torch_mlir.dialects import ext, func
+from torch_mlir.dialects import func
 from torch_mlir.dialects._ods_common import _cext
 from torch_mlir.execution_engine import ExecutionEngine
 from torch_mlir.passmanager import PassManager
@@ -39,6 +40,6 @@ def stablehlo() -> Any:
 
 
 __all__ = [
-    "ExecutionEngine", "PassManager", "ext", "func", "ir", "rewrite", "stablehlo",
+    "ExecutionEngine", "PassManager", "func", "ir", "load_irdl", "stablehlo",
     "translate_module_to_llvmir",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The memory of executables: one block for all that never run at the same time."""
+"""The memory of executables. Executables that never run at the same time share one block."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from typing import Protocol
 
 import torch
 
-#: bytes of the smallest block, so that its address is good
+#: bytes of the smallest block, so its address is aligned
 _SMALLEST = 64
 _CPU = torch.device("cpu")
 
 
 class User(Protocol):
-    """What shares an arena: it says how much it needs, and lets go of a block that was replaced."""
+    """A user of an arena: it states the bytes that it needs, and drops references to a block that is replaced."""
 
     @property
     def arena_bytes(self) -> int:
         """Bytes of the arena that its program needs."""
 
     def let_go(self) -> None:
-        """Drop what was made for the arena's present memory, which is about to be replaced."""
+        """Drop everything that refers to the present block, which is about to be replaced."""
 
 
 class Arena:
-    """A block as large as its largest user needs. It is allocated when one of them runs.
+    """A block of the size of its largest user, allocated when a user runs.
 
-    Users run one at a time, under `lock`; no value outlives a run. `on` gives the arena of those that
-    run on another device.
+    Users run one at a time, under `lock`. No value outlives a run. `on` gives the arena for another device.
 
-    where: the device that its memory is on. stream: the one that a user ran on last, where there are any.
+    where: the device of the memory. stream: the stream of the latest run, on devices with streams.
     """
 
     def __init__(self, where: torch.device = _CPU) -> None:
@@ -54,14 +53,14 @@ class Arena:
             return self._others.setdefault(where, Arena(where))
 
     def join(self, user: User) -> None:
-        """`user` will run in this arena."""
+        """Add a user of this arena."""
         with self.lock:
             self._users.add(user)
             if self._memory is not None and user.arena_bytes > self._memory.numel():
                 self._drop()
 
     def leave(self, user: User) -> None:
-        """`user` runs here no more; what only it needed is freed."""
+        """Remove a user, and free the memory that only it needed."""
         with self.lock:
             self._users.discard(user)
             user.let_go()
@@ -69,7 +68,7 @@ class Arena:
                 self._drop()
 
     def memory(self) -> torch.Tensor:
-        """The block; its address may change when users come and go."""
+        """The block. Its address may change when users join and leave."""
         if self._memory is None:
             self._memory = torch.empty(self._needed(), dtype=torch.uint8, device=self.where)
         return self._memory

@@ -1,4 +1,4 @@
-"""What a call of a graph is given and gives back, as plain data.
+"""The arguments and results of a graph's call as plain data.
 
 Arguments and results are nested lists, tuples and dicts; as JSON each is an object with one tag:
 `{"tensor": 0}`, `{"list": [...]}`, `{"tuple": [...]}`, `{"dict": [[key, ...], ...]}`, `{"value": ...}`, and of a float
@@ -11,14 +11,15 @@ import ast
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from gflow.dialects.records import record
+
 _KINDS = {kind.name: kind for kind in inspect._ParameterKind}
 
-#: what a number that is an input stands as → its kind
+#: tag of a number that is an input → its Python type
 LIVE: dict[str, type] = {"number": float, "integer": int}
 
 
@@ -26,10 +27,9 @@ LIVE: dict[str, type] = {"number": float, "integer": int}
 _INTEGERS = range(-(1 << 63), 1 << 63)
 
 
-@dataclass(frozen=True)
+@record
 class LiveNumber:
-    """A number among arguments that is an input of programs, and no part of what they were made for. tag: its kind;
-    name: its own."""
+    """A number among the arguments that is an input of programs, not a constant. tag: its kind. name: its name."""
 
     tag: str
     name: str
@@ -41,15 +41,15 @@ class LiveNumber:
 
 
 def is_input(value: Any) -> bool:
-    """Whether a number is one that programs take as an input. At 0 and beyond the finite, Python and PyTorch have rules
-    of their own, and larger integers than int64's are refused by PyTorch."""
+    """Whether programs can take a number as an input. 0, infinities, NaN and integers beyond int64 cannot: Python and
+    PyTorch treat them by special rules."""
     if type(value) is int:
         return value != 0 and value in _INTEGERS
     return type(value) is float and math.isfinite(value) and value != 0
 
 
 def parameters_of(function: Callable[..., Any]) -> list[list[Any]]:
-    """A function's parameters: name and kind of each, and its default, where that can be data."""
+    """The parameters of a function: name and kind of each, and its default if that is plain data."""
     found: list[list[Any]] = []
     for p in inspect.signature(function).parameters.values():
         found.append([p.name, p.kind.name])
@@ -70,10 +70,11 @@ def encode_call(
     tensors: list[torch.Tensor],
     shared: bool,
 ) -> Any:
-    """A call as data, with the defaults of what was not given. bound: what was; see `encode_arguments`.
+    """A call as data, with defaults for arguments that were not given. bound: the given arguments; see
+    `encode_arguments`.
 
     Raises:
-        TypeError: there is another object among them.
+        TypeError: an argument is neither a tensor nor plain data.
     """
     (items,) = encode_arguments(bound, tensors, shared).values()
     items += [[repr(p[0]), p[2]] for p in parameters if len(p) == 3 and p[0] not in bound]
@@ -98,10 +99,10 @@ def bind(
 
 
 def encode_arguments(value: Any, tensors: list[torch.Tensor], shared: bool) -> Any:
-    """Arguments as data; their tensors are added to `tensors`, once each if `shared`.
+    """Arguments as data. Their tensors are appended to `tensors`, each once if `shared`.
 
     Raises:
-        TypeError: there is another object among them.
+        TypeError: an argument is neither a tensor nor plain data.
     """
     if isinstance(value, torch.Tensor):
         for n, known in enumerate(tensors if shared else ()):
@@ -123,7 +124,7 @@ def encode_arguments(value: Any, tensors: list[torch.Tensor], shared: bool) -> A
 
 
 def fits(given: Any, known: Any, numbers: dict[str, float]) -> bool:
-    """Whether an encoded call is one that was saved. numbers: takes the numbers that are inputs, by name."""
+    """Whether an encoded call fits a saved one. numbers: receives the numbers that are inputs, by name."""
     ((tag, content),), ((wanted, inside),) = given.items(), known.items()
     if wanted in LIVE:
         value = _number(content, LIVE[wanted]) if tag == "value" else None
@@ -141,7 +142,7 @@ def fits(given: Any, known: Any, numbers: dict[str, float]) -> bool:
 
 
 def _number(text: str, kind: type) -> float | None:
-    """A number of a kind that stands as text, if programs take it as an input."""
+    """The number that a text spells, if programs can take it as an input."""
     try:
         value: Any = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -151,10 +152,10 @@ def _number(text: str, kind: type) -> float | None:
 
 
 def encode_results(value: Any, index: Callable[[Any], int | None]) -> Any:
-    """Results as data. index: which result a leaf is; None for all that is none.
+    """Results as data. index: gives the number of a leaf among the results; None for a leaf that is no result.
 
     Raises:
-        TypeError: there is another object among them.
+        TypeError: a leaf is neither a result nor plain data.
     """
     number = index(value)
     if number is not None:
@@ -171,7 +172,7 @@ def encode_results(value: Any, index: Callable[[Any], int | None]) -> Any:
 
 
 def decode_results(value: Any, results: Sequence[torch.Tensor]) -> Any:
-    """What `encode_results` was given, with tensors for the results."""
+    """The inverse of `encode_results`, with the given tensors as results."""
     ((tag, content),) = value.items()
     if tag == "tensor":
         return results[content]

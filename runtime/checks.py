@@ -1,7 +1,7 @@
-"""What checks of a program report, and when the host looks: behind the steps, or, where a device runs on by itself,
-at the next call, without waiting.
+"""The report of a program's checks (`gflow.check`), and when the host reads it: after the steps, or, on an asynchronous
+device, at the next call, without waiting.
 
-The report lies in memory of the host that the device can write to; only a check that fails does.
+The report is host memory that the device can write to. Only a check that fails writes to it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class CheckReport:
         self._runs = torch.zeros(len(self.checks), dtype=torch.int64, device=device.where)
 
     def address(self, place: Place) -> int:
-        """Of a place in "status"."""
+        """The address of a place in the space "status"."""
         return (self._report, self._runs)[place.index].data_ptr() + place.offset
 
     def spans(self) -> list[Span]:
-        """The memory that checks may touch."""
+        """The memory that checks may write to."""
         if not self.checks:
             return []
         memory = (self._report, self._runs)
         return [Span("status", i, t.data_ptr(), t.nbytes) for i, t in enumerate(memory)]
 
     def look(self, at_once: bool = False) -> None:
-        """Raise what has been reported by now, if anything, once. at_once: nothing came after the check."""
+        """Raise the reported error, if there is one, once. at_once: no later step has run."""
         if not self.checks or not self._words[FAILED]:
             return
         self.device.synchronize()  # all words are there

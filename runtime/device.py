@@ -1,4 +1,4 @@
-"""What programs run on, as far as an executable is concerned: a device that loads their native steps.
+"""The interface of devices: an executable loads and runs the native steps of a program through it.
 
 `cpu/device.py` and `cuda/` implement it. A step is *native* where the device loads code for it, and a *call* where it
 takes tensors, as PyTorch's ops and collectives do (`HostStep`). Both become parts, which the executable runs in order.
@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from gflow.dialects.extents import N
 from gflow.dialects.program import Place, Program, Space, Step
+from gflow.dialects.records import record
 
 from .steps.host_step import HostStep
 
-#: the address of a place that never moves; None for the others
+#: gives the address of a place that never moves; None for other places
 FixedAddress = Callable[[Place], int | None]
 
 
 class DeviceError(RuntimeError):
-    """A device is not there, is another one than code was made for, or has failed."""
+    """A device is missing, is not the one that code was compiled for, or has failed."""
 
 
-@dataclass(frozen=True)
+@record
 class Span:
-    """Memory that steps may touch: `size` bytes from address `begin`, which are the arena, or argument,
-    result or constant `index`."""
+    """Memory that steps may access: `size` bytes from address `begin`. It is the arena, or the argument, result or
+    constant `index`."""
 
     space: Space
     index: int
@@ -38,10 +38,10 @@ class Span:
 
 
 class Part(Protocol):
-    """One step, or several in a row, that run as one.
+    """One step, or several consecutive ones, that run as a unit.
 
-    label: the op's name and source. count: how many steps it is. has_run: whether it has run since `prepare`; False
-    where the host cannot tell. torn: whether it may have written into arguments without having run to its end.
+    label: the op's name and source. count: the number of steps. has_run: whether it has run since `prepare`; False if
+    the host cannot tell. torn: whether it may have written into arguments without being complete.
     """
 
     @property
@@ -50,21 +50,21 @@ class Part(Protocol):
 
     @property
     def count(self) -> int:
-        """How many steps it is."""
+        """The number of steps."""
 
     @property
     def has_run(self) -> bool:
-        """Whether it has run since `prepare`; False where the host cannot tell."""
+        """Whether it has run since `prepare`; False if the host cannot tell."""
 
     @property
     def torn(self) -> bool:
-        """Whether it may have written into arguments without having run to its end."""
+        """Whether it may have written into arguments without being complete."""
 
     def prepare(self) -> None:
-        """It is to run once more."""
+        """Prepare for the next run."""
 
     def run(self) -> None:
-        """Run it, or begin it where the device does not make the host wait.
+        """Run it, or begin it on an asynchronous device.
 
         Raises:
             IndexError, RuntimeError, …: a check failed, or what PyTorch raises; with the author's line.
@@ -72,17 +72,17 @@ class Part(Protocol):
         """
 
     def undo(self) -> None:
-        """Put back what the latest run has taken from outside the program: the state of a random generator."""
+        """Restore the state outside of the program that the latest run changed: that of a random generator."""
 
     def each(self) -> Iterator[tuple[Step, Callable[[], None]]]:
-        """Its steps, and what runs each alone."""
+        """Its steps, each with a function that runs it alone."""
 
 
 class Code(Protocol):
     """The native steps of a program for one size, with the addresses and numbers that they are given."""
 
     def patch(self, space: str, index: int, address: int) -> None:
-        """A space's value `index` lies at `address` from now on."""
+        """Set the address of value `index` of a space."""
 
     def parts(self, call: Callable[[Step], HostStep]) -> Iterable[Part]:
         """All steps of the program, in order. call: of a step that is not native."""
@@ -92,11 +92,11 @@ class Loaded(Protocol):
     """The native steps of a program, loaded."""
 
     def at(self, n: N) -> Code:
-        """The steps with the numbers that a size of `n` makes."""
+        """The steps with the numbers for a dynamic size of `n`."""
 
 
 class Binding(Protocol):
-    """Brings a program's arguments to where its steps can use them."""
+    """Makes a program's arguments accessible to its steps, by copies if needed."""
 
     def bind(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors on the device for all arguments; copies of some may be under way.
@@ -106,26 +106,26 @@ class Binding(Protocol):
         """
 
     def finish(self) -> None:
-        """Bring back what was written to copies."""
+        """Copy values that steps wrote to copies back to the arguments."""
 
 
 class Graph(Protocol):
-    """A call's steps as one thing to begin. problem: why there will be none; "" if there is no reason."""
+    """All steps of a call as one launch. problem: why calls cannot run as a graph; "" if they can."""
 
     problem: str
 
     def run(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The results of a call as one; None: it is to run step by step."""
+        """Run a call as one launch and return its results; None if it has to run step by step."""
 
     def drop(self) -> None:
-        """The memory that it was made for is gone."""
+        """Discard the graph: the memory that it was captured with is replaced."""
 
 
 class Device(Protocol):
-    """Loads programs, and keeps time.
+    """A device: it loads programs and measures time.
 
-    where: the PyTorch device that tensors lie on. asynchronous: whether steps only begin in a call, so that the
-    host learns later of checks that failed. checks: whether it wants to be told of memory, by `placed`.
+    where: the PyTorch device of tensors. asynchronous: whether a call returns before its steps are complete; the host
+    then learns later of failed checks. checks: whether `placed` has to be called with the memory of each call.
     """
 
     where: torch.device
@@ -136,35 +136,36 @@ class Device(Protocol):
         """Raises DeviceError: the program is not for this device."""
 
     def code(self, program: Program, fixed: FixedAddress, look: Callable[[], None]) -> Loaded:
-        """The native steps of a program. look: raises what a check has reported, where it has run.
+        """Load the native steps of a program. look: raises the error that a check has reported.
 
         Raises:
             DeviceError: code of a step is missing.
         """
 
     def binding(self, program: Program) -> Binding | None:
-        """None: arguments are used where they lie."""
+        """The binding of a program; None if arguments are used in place."""
 
     def graph(self, steps: Any, wanted: bool) -> Graph | None:
-        """None: calls always run step by step. steps: the executable."""
+        """The graph of an executable; None if calls always run step by step. steps: the executable."""
 
     def report(self, words: int) -> torch.Tensor:
-        """Zeros of the host (int64) that steps can write to, and the host read at any time."""
+        """Host memory of `words` int64 zeros that steps can write to and the host can read at any time."""
 
     def placed(self, spans: Sequence[Span]) -> None:
-        """The steps to come work in this memory."""
+        """State the memory that the next steps may access."""
 
     def section(self) -> AbstractContextManager[Any]:
-        """Around a call: it is PyTorch's current device, and no signal's handler leaves it half begun."""
+        """A context around a call: the device is PyTorch's current one, and signal handlers wait until its end."""
 
     def follow(self, stream: int | None) -> int | None:
-        """The current stream, which waits for what is on `stream`, if it is another one; None: there are none."""
+        """The current stream, after making it wait for work on `stream` if that is another one; None without
+        streams."""
 
     def mark(self) -> Any:
-        """A moment among the steps, for `seconds`."""
+        """A timestamp in the sequence of steps, for `seconds`."""
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Between two marks; waits for the later one."""
+        """The seconds between two marks; waits for the later one."""
 
     def synchronize(self) -> None:
-        """Wait for all that was begun."""
+        """Wait until all begun work is complete."""

@@ -1,8 +1,8 @@
-"""Errors that a run finds in values: an index beyond a dimension, a matrix that has no inverse.
+"""Errors that a run finds in values: an index out of range, a singular matrix.
 
-Kernels report them in a few words of memory that the host can read (`Place("status", 0, …)`): the number of
-the first check that failed, counted from 1, the value that it found, and the call that it was in. Errors of
-PyTorch's own steps get the same line of where in the author's program they come from.
+Kernels report them in a few words of memory that the host can read (`Place("status", 0, …)`): the number of the first
+failed check, counted from 1, the value that it found, and the number of the call. Errors of ATen steps get the same
+line with their source in the author's program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FILE = re.compile(r'"([^"]+)":(\d+):\d+')
 
 
 def where(label: str) -> str:
-    """A line that says where a step comes from: module, phase, file and line; "" where its label has none."""
+    """The source of a step as one line: module, phase, file and line; "" if its label has none."""
     named = _NAMED.search(label)
     if named is not None:
         phase, module, file, line = named.groups()
@@ -43,16 +43,16 @@ def where(label: str) -> str:
 
 
 def explain(error: Exception, place: str) -> None:
-    """Add a line to an error's message, once; its type and all else that it carries stay."""
+    """Add a line to an error's message, once. Its type and attributes stay."""
     text = str(error.args[0]) if error.args else ""
     if place and place not in text:
         error.args = (f"{text}\n{place}", *error.args[1:])
 
 
 def raise_failed(check: Check, found: int, note: str = "") -> NoReturn:
-    """Raise the error of a check that failed.
+    """Raise the error of a failed check.
 
-    found: the value that it is about. note: more to say.
+    found: the offending value. note: an additional line.
     """
     lines = [check.message.replace("{}", str(found)), where(check.label), note]
     raise ERRORS[check.error]("\n".join(filter(None, lines)))

@@ -1,13 +1,14 @@
-"""What calls of one size have in common: a program's steps with the numbers of that size, and the addresses in them.
+"""Frames: a program's steps with the numbers of one dynamic size, and the addresses in them.
 
-A program without a size has one frame. One with a size has one for each of the latest sizes, so that a call of a size
-that was there before evaluates nothing anew: it sets the addresses that differ from those of that size's latest call.
+A program without a dynamic size has one frame. Other programs keep a frame for each of the latest sizes. A call of a
+known size evaluates no numbers: it only sets the addresses that differ from the latest call of that size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from weakref import ref as weak
 
 import torch
 
@@ -20,16 +21,16 @@ from .sizes import fixed
 from .steps.host_step import HostStep
 from .tensors import DTYPES, addresses_of, view_bytes, view_tensor
 
-#: shape, strides, and bytes from a place's begin
+#: shape, strides, and offset in bytes from the beginning of a place
 _Numbers = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 class Frame:
     """The steps of a program for a size of `n`, bound to memory.
 
-    parts: what is run, in order. moving, staying: the calls among them on tensors that may move between runs, and on
-    those in the arena and constants alone. held: bytes of arguments and results that they hold on to. memory: the
-    arena's block that addresses point into.
+    parts: the parts that run, in order. moving, staying: the host steps whose tensors may move between runs, and those
+    whose tensors are all in the arena and constants. held: bytes of arguments and results that host steps reference.
+    memory: the block of the arena that addresses point into.
     """
 
     def __init__(
@@ -70,10 +71,11 @@ class Frame:
         self._numbers: dict[int, _Numbers] = {}  # of places of the program's, which stay
         self._args: Sequence[torch.Tensor] = ()
         self._results: Sequence[torch.Tensor] = ()
+        self._moved: set[int] = set()  # arguments that lie elsewhere than in the call before
         self.unplace()
 
     def _parts_before(self, step: int) -> int:
-        """How many parts end before a step of the program begins."""
+        """The number of parts before a step of the program."""
         ends, steps = 0, 0
         for part in self.parts:
             steps += part.count
@@ -82,43 +84,46 @@ class Frame:
 
     @property
     def makes_results(self) -> bool:
-        """Whether there are results that are no updates of arguments."""
+        """Whether a result is not an update of an argument."""
         return bool(self._fresh)
 
     def make_pools(self, kept: int, where: torch.device) -> None:
-        """Have buffers for the results. kept: of each, to be used again."""
+        """Create buffers for the results. kept: how many buffers of each result are reused."""
         self.pools = [(i, ResultPool(shape, dtype, kept, where)) for i, shape, dtype in self._fresh]
 
     # -- addresses
 
     def unplace(self) -> None:
-        """All addresses are to be set anew."""
+        """Mark all addresses as unset."""
         self.memory: torch.Tensor | None = None
         self._there: dict[int, torch.Tensor] = {}  # tensors in the arena and in constants
+        # in arguments, each with its argument
+        self._views: dict[int, tuple[weak[torch.Tensor], torch.Tensor]] = {}
         self._addresses: list[int] = [-1] * len(self._program.arguments)
         self._result_addresses: list[int] = [-1] * len(self._fresh)
         self._placed = False
 
     def unbind(self) -> None:
-        """Let go of all tensors."""
+        """Drop the references to all tensors."""
         self.unplace()
         for call in (*self.staying, *self.moving):
             call.unbind()
 
     def release(self) -> None:
-        """Let go of arguments and results of the latest call. Addresses stay in native steps: they are compared with
-        those of the next call."""
+        """Drop the references to arguments and results of the latest call. Native steps keep the addresses, which are
+        compared with those of the next call."""
         for call in self.moving:
             call.unbind()
+        self._views = {}
         self._placed = False
 
     def drop_buffers(self) -> None:
-        """Have no buffers for results until the next call."""
+        """Drop the buffers of results until the next call."""
         self.pools = []
         self.release()
 
     def settle(self, memory: torch.Tensor) -> None:
-        """The arena's block is `memory`."""
+        """Set the addresses in the arena for the block `memory`."""
         self.unplace()
         self._code.patch("arena", 0, memory.data_ptr())
         self.memory = memory
@@ -126,16 +131,16 @@ class Frame:
             call.bind(self._locate, self.n)
 
     def place(self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-        """Put the addresses of arguments and results into native steps and calls."""
+        """Set the addresses of arguments and results in native steps and host steps."""
         at = addresses_of(args)
         fresh = [results[i].data_ptr() for i, _, _ in self._fresh]
         if self._placed and at == self._addresses and fresh == self._result_addresses:
             return
-        patch, moved = self._code.patch, set()
-        for i, (new, old) in enumerate(zip(at, self._addresses)):
-            if new != old:
-                patch("arg", i, new)
-                moved.add(("arg", i))
+        patch = self._code.patch
+        self._moved = {i for i, (new, old) in enumerate(zip(at, self._addresses)) if new != old}
+        for i in self._moved:
+            patch("arg", i, at[i])
+        moved = {("arg", i) for i in self._moved}
         for (i, _, _), new, old in zip(self._fresh, fresh, self._result_addresses):
             if new != old:
                 patch("result", i, new)
@@ -160,9 +165,17 @@ class Frame:
             shape, strides, offset = (fixed(p, self.n) for p in parts)
             numbers = self._numbers[id(ref)] = shape, strides, offset
         dtype = DTYPES[ref.type.dtype]
-        if space in ("arg", "result"):
-            tensor = self._args[index] if space == "arg" else self._results[index]
-            return view_tensor(tensor, dtype, *numbers)
+        if space == "result":
+            return view_tensor(self._results[index], dtype, *numbers)
+        if space == "arg":
+            tensor, known = self._args[index], self._views.get(id(ref))
+            if known is not None and known[0]() is tensor and index not in self._moved:
+                return known[
+                    1
+                ]  # a call of PyTorch takes a microsecond, and a model has hundreds of parameters
+            view = view_tensor(tensor, dtype, *numbers)
+            self._views[id(ref)] = weak(tensor), view
+            return view
         memory = self.memory if space == "arena" else self._constants[index]
         assert memory is not None
         made = self._there[id(ref)] = view_bytes(memory, dtype, *numbers)

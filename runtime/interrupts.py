@@ -1,8 +1,8 @@
-"""Signals that wait: sections that an exception of a signal's handler must not leave half done.
+"""Sections in which signal handlers are delayed, so that their exceptions do not leave work half done.
 
-Python runs handlers between any two bytecodes of the main thread; Ctrl-C's raises KeyboardInterrupt there.
-In a section, handlers run at its end, or where it calls `deliver`. A second signal runs at once what
-waits: whoever presses Ctrl-C again does not want to wait.
+Python runs handlers between any two bytecodes of the main thread; that of Ctrl-C raises KeyboardInterrupt there. In a
+section, handlers run at its end, or where it calls `deliver`. A second signal runs the delayed handlers at once: a user
+who presses Ctrl-C again does not want to wait.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 
 class HalfDone(RuntimeError):
-    """A step of a program has failed after others had written into arguments: neither the values from before
-    the call nor those from after it are there."""
+    """A step failed after other steps had written into arguments: the arguments have neither the values from before the
+    call nor those from after it."""
 
     def __init__(self, name: str, step: str, failure: BaseException) -> None:
         self.name, self.failure = name, failure
@@ -27,13 +27,13 @@ class HalfDone(RuntimeError):
 
 
 _Handler = Callable[[int, FrameType | None], Any]
-#: handlers that are to run, with their signals
+#: delayed handlers, with their signals
 waiting: list[tuple[_Handler, int]] = []
 _main = threading.main_thread()
 
 
 def deliver() -> None:
-    """Run what waits."""
+    """Run the delayed handlers."""
     while waiting:
         handler, number = waiting.pop(0)
         handler(number, None)
@@ -52,7 +52,7 @@ def _later(handler: _Handler) -> _Handler:
 
 @contextmanager
 def held(numbers: tuple[signal.Signals, ...] | None = None) -> Iterator[None]:
-    """Let handlers that are written in Python wait. numbers: of these signals; None: of all."""
+    """Delay handlers that are written in Python. numbers: the signals; None for all."""
     if threading.current_thread() is not _main:
         yield
         return

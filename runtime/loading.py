@@ -1,4 +1,4 @@
-"""A program ready to run, on the device that it is for."""
+"""Loads a program on its device."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def load_program(
     kept_results: int = 4,
     where: torch.device | None = None,
 ) -> Executable:
-    """An executable of a program, on the device that it is for.
+    """The executable of a program, on the device of its target.
 
     Args:
-        arena, kept_results: as an executable takes them.
-        where: of a program for CUDA the GPU; PyTorch's current one without it.
+        arena, kept_results: as in `Executable`.
+        where: the GPU, for a program for CUDA; PyTorch's current one if None.
 
     Raises:
-        DeviceError: there is no such device, or the program is not for it.
+        DeviceError: the device does not exist, or the program is for another one.
     """
     if program.target == "cpu":
         return Executable(program, arena=arena, kept_results=kept_results)
@@ -40,15 +40,15 @@ def load_program(
 
 
 def interpreted() -> bool:
-    """Whether programs for CUDA run on the interpreter, which runs the source of their kernels."""
+    """Whether programs for CUDA run on Triton's interpreter."""
     return os.environ.get(DEVICE, "") == "interpreter"
 
 
 def gpu_for(target: str, where: torch.device | None = None) -> Any:
-    """What programs for a kind of GPU run on: a GPU, or what `$GFLOW_CUDA_DEVICE` puts in its place.
+    """The device for programs of a kind of GPU: a GPU, or the substitute that `$GFLOW_CUDA_DEVICE` names.
 
     Raises:
-        DeviceError: there is none.
+        DeviceError: there is no such device.
     """
     stand_in = os.environ.get(DEVICE, "")
     if interpreted():

@@ -1,4 +1,4 @@
-"""Conditions on host numbers under which a program holds, as data.
+"""Conditions on host numbers under which a program is valid, as data.
 
 `{"number": 0}` is the number with that index, `{"call": "operator.lt", "args": [...]}` a function of
 `operator`, `math` or a few builtins, `{"value": 1.5}` itself.
@@ -71,7 +71,7 @@ def evaluate(expr: dict[str, Any], numbers: Sequence[float]) -> Any:
 
 
 def holds(guard: dict[str, Any], numbers: Sequence[float]) -> bool:
-    """Whether a guard's expression has the value that it had when the program was made."""
+    """Whether a guard's expression has the value that it had when the program was compiled."""
     try:
         return bool(evaluate(guard["expr"], numbers) == guard["expected"])
     except (ArithmeticError, ValueError):

@@ -1,6 +1,6 @@
-"""Output tensors that are used again once the caller has dropped them.
+"""Buffers of results, which are reused after the caller has dropped them.
 
-A fresh tensor of a few megabytes costs more in page faults than most kernels take to fill it.
+Page faults of a new tensor of a few megabytes take longer than most kernels that fill it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 class ResultPool:
     """Buffers of one result: at most `kept`.
 
-    A buffer is handed out again only when no tensor or view of the caller's refers to its storage.
+    A buffer is reused only if no tensor or view of the caller refers to its storage.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class ResultPool:
         self._buffers: list[_Buffer] = []
 
     def take(self) -> torch.Tensor:
-        """A contiguous tensor whose old contents nobody can see."""
+        """A contiguous tensor that no other tensor shares memory with."""
         for n, (tensor, storage, handle) in enumerate(self._buffers):
             if _use_count(handle) != _FREE[0] or getrefcount(storage) != _FREE[1]:
                 continue

@@ -1,4 +1,4 @@
-"""Programs whose sizes vary: the numbers that a call's size makes."""
+"""Programs with dynamic sizes: numbers that depend on the size of a call."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def fixed_ref(ref: TensorRef, n: N) -> TensorRef:
 
 
 def check(size: Size, n: N) -> None:
-    """A call's size is one that the program is for.
+    """Check that a program supports the size of a call.
 
     Raises:
-        ValueError: it isn't.
+        ValueError: the size is outside of the program's range.
     """
     if isinstance(n, tuple):
         n, m = n
@@ -63,7 +63,7 @@ def check(size: Size, n: N) -> None:
 
 
 class Numbers:
-    """Many extents, to be evaluated at once."""
+    """Several extents that are evaluated together."""
 
     def __init__(self, extents: Sequence[Extent]) -> None:
         terms: dict[tuple[int, int], dict[int, int]] = {}  # by powers of both sizes

@@ -1,4 +1,4 @@
-"""PyTorch tensors over memory that the program places."""
+"""PyTorch tensors over memory of a program."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Placed(list[torch.Tensor]):
 
 
 def addresses_of(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Where tensors lie; not to be changed."""
+    """The addresses of tensors; the list must not be changed."""
     if type(tensors) is Placed:
         return tensors.addresses
     return list(map(torch.Tensor.data_ptr, tensors))

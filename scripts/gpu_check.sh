@@ -4,6 +4,8 @@
 # CUDA build of PyTorch (and Triton, which comes with it), and MLIR's bindings (`torch-mlir`). Nothing is
 # installed: the checkout is used as it is.
 #
+#   scripts/gpu_check.sh --call device         9 minutes: GPT-2's training, products, attention, bandwidth; then
+#                                              device-rest, 2 minutes: numerics. Both take 15 minutes at most
 #   scripts/gpu_check.sh --call products       the first of three prepared calls of 9 minutes each: products and
 #                                              attention, checked; then gpt2, then resnet (docs/cuda.md)
 #   scripts/gpu_check.sh                       everything, within 8 minutes

@@ -2,7 +2,7 @@
 # Installs what is needed and runs every check: format, lint, types, pytest, lit.
 #
 #   scripts/test.sh           everything but long sweeps
-#   scripts/test.sh --fast    without the tests marked slow, too
+#   scripts/test.sh --fast    the quick check: tests of the files in `quick`, without those marked slow
 #   scripts/test.sh --all     with the sweeps (more seeds, more element types)
 #
 # Every check runs even when an earlier one fails. The last line is pytest's own summary;
@@ -13,8 +13,17 @@ gflow_env test || exit 1
 cd "$GFLOW_ROOT"
 unset PYTHONDONTWRITEBYTECODE # hundreds of processes that tests start share what one has parsed
 
+# a few files of each part: dialect, tracing and lowering, passes, code and its plan, running, graphs, GPUs, command lines
+quick=(
+    dialect lit trace lowering constants fusion schedule select_kernels codegen_plan cpu_loops
+    verify_plan frames executable_calls bound_call graph graph_values training state_dict config signatures tracebacks
+    attention cuda_executable triton_rows triton_access targets pipeline_schedules opt printing report oneflow_surface layout
+)
 marks=(-m "not sweep")
-[ "${1:-}" = "--fast" ] && marks=(-m "not slow and not sweep")
+if [ "${1:-}" = "--fast" ]; then
+    quick=("${quick[@]/#/tests/test_}")
+    marks=(-m "not slow and not sweep" "${quick[@]/%/.py}")
+fi
 [ "${1:-}" = "--all" ] && marks=()
 failed=()
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+
+# Workers share the cores: a thread that spins while it waits takes them from another worker. libgomp reads this when
+# PyTorch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import torch
 
 from benchmarks.workloads.third_party import declare_torchvision_ops
+from gflow import compiler
+from gflow.runtime.stored import program_io
 
 # Tests compile: what an earlier run left on disk must not stand in for the code at hand.
 os.environ.setdefault("GFLOW_CACHE", "0")
@@ -17,6 +25,21 @@ os.environ.setdefault("GFLOW_CACHE", "0")
 os.environ.setdefault("GFLOW_PROGRESS", "0")
 
 declare_torchvision_ops()
+
+
+@pytest.fixture(autouse=True)
+def stored_programs_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each program that a test compiles passes the check of programs that are loaded from a file."""
+    compile_programs = compiler.compile_programs
+
+    def checked(*args: Any, **kwargs: Any) -> compiler.Programs:
+        programs = compile_programs(*args, **kwargs)
+        for program in (programs.main, programs.prologue):
+            if program is not None:
+                program_io.from_bytes(program_io.to_bytes(program))
+        return programs
+
+    monkeypatch.setattr(compiler, "compile_programs", checked)
 
 
 @pytest.fixture

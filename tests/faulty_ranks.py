@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -59,7 +60,8 @@ class Train(flow.nn.Graph):
         super().__init__()
         torch.manual_seed(0)
         self.model = DDP(nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)))
-        self.add_optimizer(torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
+        self.add_optimizer(self.optimizer)
         self.fault = fault
 
     def build(self, x: Tensor) -> Tensor:
@@ -107,6 +109,43 @@ def other_shapes_later(faulty: bool) -> None:
     total(torch.ones(4, 3))
     hurry()
     total(torch.ones(4 + faulty, 3))
+
+
+@case
+def other_hyperparameters(faulty: bool) -> None:
+    train = Train()
+    train.optimizer.param_groups[0]["weight_decay"] = 0.1 * faulty
+    train.config.enable_zero(True, stage=1)
+    train(torch.ones(4, 6))
+
+
+class Stages(flow.nn.Graph):
+    """A pipeline of two stages. factor: of the loss, which the last stage computes."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.model, self.factor = nn.Sequential(nn.Linear(6, 16), nn.Linear(16, 3)), factor
+        for n, layer in enumerate(self.model):
+            layer.to(flow.nn.graph.GraphModule).set_stage(n)
+        self.add_optimizer(torch.optim.SGD(self.model.parameters(), 0.1))
+        self.config.set_gradient_accumulation_steps(2)
+
+    def build(self, x: Tensor) -> Tensor:
+        loss = self.model(x).square().mean() * self.factor
+        loss.backward()
+        return loss
+
+
+#: what was trained in groups that are destroyed, and keeps parameters on other ranks
+_kept: list[Any] = []
+
+
+@case
+def other_program_of_a_pipeline(faulty: bool) -> None:
+    """What a rank traces that runs another stage does not count for nothing."""
+    _kept.append(Stages(1.0))
+    _kept[-1](torch.ones(4, 6))
+    Stages(1.0 + faulty)(torch.ones(4, 6))
 
 
 @case

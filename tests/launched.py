@@ -26,21 +26,24 @@ def _server() -> Server:
     return server
 
 
-def start(program: ModuleType, *arguments: object) -> subprocess.Popen[str]:
-    """A process of one rank that runs a program's file."""
+def start(
+    file: str, *arguments: object, folder: Path | None = None, **environment: str
+) -> subprocess.Popen[str]:
+    """A process of one rank that runs a file, in a folder and with more of an environment."""
     return subprocess.Popen(
-        _server().command(str(program.__file__), *map(str, arguments)),
+        _server().command(file, *map(str, arguments)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
 
 
 def run_ranks(program: ModuleType, tmp_path: Path, world: int, checks: list[str]) -> None:
     """Run checks of a program on so many ranks; all must be good on all of them."""
     store = tmp_path / "store"
-    ranks = [start(program, rank, world, store, *checks) for rank in range(world)]
+    ranks = [start(str(program.__file__), rank, world, store, *checks) for rank in range(world)]
     try:
         outputs = [r.communicate(timeout=240) for r in ranks]
     finally:

@@ -91,3 +91,17 @@ def test_as_eager(name: str, tmp_path: Path) -> None:
 def test_choices_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(flow.GraphTraceError, match=r"stated\.py:4: Python asks for the value"):
         graph(load(tmp_path, REFUSED[name]))(torch.ones(3))
+
+
+def test_assertions_without_a_message_under_torch_compile() -> None:
+    """AOTAutograd drops them."""
+
+    def function(x: Tensor) -> Tensor:
+        torch._assert_async((x > 0).all())
+        return x * 2
+
+    torch._dynamo.reset()
+    compiled, good, bad = torch.compile(function, backend="gflow"), torch.ones(2), -torch.ones(2)
+    torch.testing.assert_close(compiled(good), good * 2)
+    with pytest.raises(RuntimeError, match="nonzero value, but got zero"):
+        compiled(bad)

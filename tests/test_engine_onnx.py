@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 import pytest
 import torch
 from engine_cases import EngineCase, all_cases, check
+from torch.nn import functional as F
 
+import gflow as flow
+from gflow import nn
 from gflow.compiler.engines.form import NOWHERE, call_of
-from gflow.compiler.engines.forms import FORMS, form_of
+from gflow.compiler.engines.forms import FORMS, form_of, written_form
 from gflow.compiler.engines.onnx.write import write_function
 from gflow.compiler.ir.modules import entry_function
 from gflow.dialects.mlir import ir
@@ -32,7 +38,7 @@ def cases(engine: str = "onnxruntime") -> list[EngineCase]:
 def run(case: EngineCase, engine: str) -> list[torch.Tensor]:
     import onnx
 
-    model = write_function(entry_function(case.module)).model
+    model = write_function(entry_function(case.module), form=written_form(engine)).model
     onnx.checker.check_model(model, full_check=True)
     count = len(model.graph.output)
     return load_code(engine, model.SerializeToString()).run(case.args, [None] * count)
@@ -46,3 +52,62 @@ def test_share_of_the_dialect() -> None:
 
 def test_onnx_runtime() -> None:
     check(cases(), lambda case: run(case, "onnxruntime"))
+
+
+class Functions(torch.nn.Module):
+    """What exporters have one op for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = torch.nn.Conv2d(3, 16, 3), torch.nn.LayerNorm(16)
+        self.rms, self.linear = torch.nn.RMSNorm(24), torch.nn.Linear(16, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(self.stem(x), 3, 2, padding=1, ceil_mode=True)
+        x = self.norm(x.flatten(2).transpose(1, 2))
+        x = self.rms(F.gelu(self.linear(x))) + F.gelu(self.linear(x), approximate="tanh")
+        heads = x.unflatten(2, (2, 12)).transpose(1, 2)
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril(-1)  # row 0 sees nothing
+        heads = F.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+        return F.log_softmax(heads, 1).sum(2) + torch.softmax(heads.sum(2), -1)
+
+
+class Forward(nn.Graph):
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.config.enable_onnxruntime()
+
+    def build(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x)
+
+
+def test_functions_that_onnx_has_one_op_for(tmp_path: Path) -> None:
+    """Of a file; sums and exponentials of what they are made of are gone."""
+    import onnx
+
+    torch.manual_seed(0)
+    graph, x = Forward(Functions().eval()), torch.randn(2, 3, 11, 11)
+    with torch.no_grad():
+        torch.testing.assert_close(graph(x), graph.model.to(torch.nn.Module)(x), rtol=1e-4, atol=1e-5)  # fmt: skip
+        flow.save(graph, tmp_path / "model.onnx", format="onnx")
+    model = onnx.load(tmp_path / "model.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    found = Counter(node.op_type for node in model.graph.node)
+    names = ("MaxPool", "LayerNormalization", "Gelu", "Softmax", "LogSoftmax", "ReduceMean")
+    assert [found[name] for name in names] == [1, 1, 2, 2, 1, 1]
+    assert not {"Exp", "Erf", "Tanh", "Max", "If"} & set(found)
+
+
+def test_a_maximum_of_nan_and_infinities() -> None:
+    """ONNX Runtime's own MaxPool passes over NaN, and gives a finite number for -inf."""
+    torch.manual_seed(0)
+    graph = Forward(torch.nn.Sequential(torch.nn.Conv2d(16, 16, 1, bias=False), torch.nn.MaxPool2d(2)))  # fmt: skip
+    with torch.no_grad():
+        graph.model.to(torch.nn.Module)[0].weight.copy_(torch.eye(16)[..., None, None])
+        for value in (1.0, float("nan"), float("inf"), -float("inf")):
+            x = torch.randn(1, 16, 8, 8)
+            x[:, :, :4, 2:7] = value
+            x = x.masked_fill(torch.arange(16)[:, None, None] > 0, 0.5)  # NaN times 0 is NaN
+            want = graph.model.to(torch.nn.Module)(x)
+            torch.testing.assert_close(graph(x), want, rtol=1e-5, atol=1e-6, equal_nan=True)

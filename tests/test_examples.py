@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from warm import Server
 
 from tests.docs.blocks import blocks_of
 
@@ -26,11 +28,23 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """What the scripts import, imported once."""
+    server = Server(
+        ["gflow.nn.graph", "gflow.lowering", "gflow.execution.executor", "gflow.compiler"]
+    )
+    yield server
+    server.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_script(name: str) -> None:
-    done = run(f"examples/{name}")  # the scripts assert what they show
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_script(name: str, server: Server) -> None:
+    done = subprocess.run(
+        server.command(f"examples/{name}"), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr  # the scripts assert what they show
 
 
 def test_generation() -> None:

@@ -22,7 +22,7 @@ _PATIENCE = 240
 
 def run(store: str, faulty: int, cases: list[str]) -> list[dict[str, str | None]]:
     """Run cases on two ranks; returns each rank's errors by case, of a rank that was killed those before."""
-    ranks = [start(faulty_ranks, rank, store, faulty, *cases) for rank in range(2)]
+    ranks = [start(str(faulty_ranks.__file__), rank, store, faulty, *cases) for rank in range(2)]
     try:
         outputs = [r.communicate(timeout=_PATIENCE) for r in ranks]
     finally:
@@ -49,6 +49,9 @@ def test_faults(tmp_path: Path) -> None:
         shapes = [f"{4 + r}x3xf32> in Sum on rank {r}" for r in range(2)]
         error = found["other_shapes"]
         says(error, "DisagreementError", f"rank {rank} and", "all_reduce", "of group", *shapes)
+        decay = [f"weight_decay = {0.1 * r}" for r in range(2)]
+        says(found["other_hyperparameters"], "DisagreementError", "along dp", "SGD", *decay)
+        says(found["other_program_of_a_pipeline"], "DisagreementError", "in the forward of build()")
     says(good["other_shapes_later"], "rank 0 of 2", "all_reduce number 0", "faulty_ranks.py")
     says(bad["other_shapes_later"], "DisagreementError", "rank 0 has not come", "2 s", "Sum")
     says(good["hung_in_a_step"], "rank 0 of 2", " number ", "along dp", "faulty_ranks.py")

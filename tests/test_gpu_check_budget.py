@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import report, steps
-from benchmarks.gpu.calls import CALLS, Part
+from benchmarks.gpu.calls import CALLS, HELD, STARTS, Part
 from benchmarks.gpu.children import Child, ChildFailure, Late
 from benchmarks.gpu.record import Record, Row
 from benchmarks.gpu.setting import Setting
@@ -250,6 +250,60 @@ def test_calls_are_prepared() -> None:
     ]
     assert CALLS["gpt2"].parts[0] == Part("steps", ("gpt2 training",))
     assert [p.section for p in CALLS["resnet"].parts][:2] == ["steps", "numerics"]
+
+
+@dataclass
+class SlowRows(StubRows):
+    """Rows of twelve seconds each, which are listed."""
+
+    def ask(self, section: str, name: str, seconds: float) -> Row:
+        self.seen.append((section, name.split()[0]))
+        self.clock.now += min(12.0, seconds)
+        if seconds < 12.0:
+            raise Late("not done in time")
+        return {"ok": True}
+
+
+def test_the_calls_of_a_short_loan_fit_with_the_most_wanted_rows_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPT-2's peers and all rows as stubs: max-autotune never ends, products are slow. Both calls end in their time,
+    and what is late has cost its own numbers only."""
+    assert sum(CALLS[c].minutes for c in ("device", "device-rest")) + STARTS <= HELD
+    clock = Clock()
+    log: list[str] = []
+    done: list[tuple[str, Any]] = []
+    slow = {"exact": 40.0, "eager": 25.0, "gflow": 90.0, "compile": 70.0, "max-autotune": 1e6}
+    measure = steps.measure
+
+    def measured(setting: Setting, name: str, deadline: float, put: Any, **_: Any) -> None:
+        start = lambda peer: Stub(clock, log, peer, slow.get(peer, 60.0), 1.0)  # noqa: E731
+        measure(setting, name, deadline, put, start, clock)
+
+    monkeypatch.setattr(steps, "measure", measured)
+    for call in ("device", "device-rest"):
+        begin = clock()
+        record = Record(
+            {"device": {"name": "-"}, "machine": {"date": "", "versions": {}}},
+            [tmp_path / f"{call}.json"], report.text,
+        )  # fmt: skip
+        rows = SlowRows(clock, {}, list, done)
+        deadline = begin + 60 * CALLS[call].minutes
+        run = run_module.Run(record, deadline, rows, (), clock)
+        run_module.parts_run(run, GPU, CALLS[call].parts)
+        assert clock() <= deadline
+    assert clock() <= 60 * (HELD - STARTS)
+    (row,) = json.loads((tmp_path / "device.json").read_text())["sections"]["steps"]
+    assert {"eager", "gflow"} <= set(row["ms"])
+    assert row["failed"]["max-autotune"] == "not done in time"
+    assert log.index("gflow prepare") < log.index("max-autotune prepare")
+    assert (
+        len(row["samples_ms"]["compile"]) == GPU.rounds
+    )  # max-autotune has not taken the time for that
+    rows_of = list(dict.fromkeys(done))
+    assert rows_of[:2] == [("contractions", "matmul"), ("contractions", "attention")]
+    sections = list(dict.fromkeys(section for section, _ in done))
+    assert sections[:3] == ["contractions", "bandwidth", "numerics"]
 
 
 # processes

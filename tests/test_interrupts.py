@@ -62,7 +62,9 @@ def test_later_calls_at_any_line(kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["adam", *(pytest.param(k, marks=pytest.mark.sweep) for k in KINDS if k != "adam")]
+)
 def test_later_calls_at_each_line(kind: str) -> None:
     assert whole(interrupts.later_calls(kind, map(by_line, range(1, 100_000)))) > 500
 

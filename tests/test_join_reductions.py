@@ -19,6 +19,7 @@ from gflow.compiler.driver.compile import compile_module
 from gflow.compiler.driver.pass_manager import run_pipeline
 from gflow.compiler.driver.pipelines import pipeline_for
 from gflow.compiler.emit.triton.toolchain.compile import compile_kernels
+from gflow.compiler.kernel.selection.gpu.product import contraction
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import type_of
@@ -70,12 +71,28 @@ def updates(graph: Train, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Any]
     return found, plan.compiled.program
 
 
+def check(model: nn.Module, x: Tensor, y: Tensor) -> Any:
+    """A step beside eager and float64, in Triton's interpreter; its program."""
+    for p in model.parameters():  # nothing is 0, 1, or lost when it is rounded
+        p.data = (torch.randn(p.shape) * 0.3).to(p.dtype)
+    exact = gradients(copy.deepcopy(model).double(), x.double(), y.double())
+    eager = gradients(copy.deepcopy(model), x, y)
+    found, program = updates(Train(model), x, y)
+    unit = torch.finfo(x.dtype).eps
+    for name, want in exact.items():
+        scale = want.abs().max()
+        allowed = 2 * (eager[name] - want).abs().max() + 4 * unit * (scale + 1)
+        assert (found[name] - want).abs().max() <= allowed, name
+    return program
+
+
 CASES = [
     ("layer", nn.LayerNorm(19), (37, 19), torch.float32),
     ("layer", nn.LayerNorm(16), (3, 13, 16), torch.bfloat16),
     ("without bias", nn.LayerNorm(24, bias=False), (9, 24), torch.float32),
     ("rms", nn.RMSNorm(19), (5, 9, 19), torch.float32),
     ("rms", nn.RMSNorm(33), (50, 33), torch.bfloat16),
+    ("padded rows", nn.LayerNorm(131), (37, 131), torch.float32),
 ]
 
 
@@ -85,20 +102,31 @@ def test_backward_of_a_norm(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, norm, shape, dtype = case
     torch.manual_seed(0)
     model = Block(copy.deepcopy(norm), shape[-1]).to(dtype)
-    for p in model.parameters():  # nothing is 0, 1, or lost when it is rounded
-        p.data = (torch.randn(p.shape) * 0.3).to(dtype)
-    x, y = (torch.randn(shape).to(dtype) for _ in range(2))
-    exact = gradients(copy.deepcopy(model).double(), x.double(), y.double())
-    eager = gradients(copy.deepcopy(model), x, y)
-    found, program = updates(Train(model), x, y)
+    program = check(model, *(torch.randn(shape).to(dtype) for _ in range(2)))
     assert '"gflow.partial_sums"' in program.ir
     sums = [k for k in program.triton.values() if "partial" in k.source and "low =" in k.source]
     assert sums
-    unit = torch.finfo(dtype).eps
-    for name, want in exact.items():
-        scale = want.abs().max()
-        allowed = 2 * (eager[name] - want).abs().max() + 4 * unit * (scale + 1)
-        assert (found[name] - want).abs().max() <= allowed, name
+
+
+@pytest.mark.parametrize("case", ["one launch", "split K", "odd"])
+def test_tiles_of_a_product_sum_columns(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of the first bias. Where K is split, the kernel that adds up the parts sums the columns."""
+    monkeypatch.setenv("GFLOW_CUDA_DEVICE", "interpreter")
+    torch.manual_seed(0)
+    width, k, dtype = {
+        "one launch": (136, 40, torch.bfloat16),
+        "split K": (136, 520, torch.float32),
+        "odd": (129, 24, torch.bfloat16),
+    }[case]
+    if case == "split K":
+        monkeypatch.setattr(contraction, "best_splits", lambda p, target: 2 if p.k > 512 else 1)
+    model = nn.Sequential(nn.Linear(16, width), nn.Tanh(), nn.Linear(width, k)).to(dtype)
+    model[2].requires_grad_(False)
+    program = check(model, torch.randn(100, 16).to(dtype), torch.randn(100, k).to(dtype))
+    own = [kernel.source for kernel in program.triton.values() if "_runs" in kernel.source]
+    assert len(own) == 1
+    assert "BLOCK_M // 64" in own[0]
+    assert ("part7 = " in own[0]) == (case == "split K")
 
 
 def _joined(text: str, options: str = "least-rows=8 programs=3 shortest=2") -> tuple[str, str]:

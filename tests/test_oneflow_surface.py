@@ -667,3 +667,58 @@ def test_functions_that_pytorch_lacks() -> None:
     torch.testing.assert_close(
         nn.RMSLayerNorm(4)(x), torch.nn.functional.rms_norm(x, (4,), eps=1e-6)
     )
+
+
+def test_names_of_modules_in_build() -> None:
+    """In `forward()`, `self.to(GraphModule)` knows the module's name in the graph that is traced, as in OneFlow."""
+    seen = []
+
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            block = self.to(GraphModule)
+            seen.append((block.name_prefix, block.name))  # type: ignore[attr-defined]
+            return x + 1
+
+    class Outer(nn.Graph):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.m = nn.Sequential(inner, nn.ReLU())
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            return self.m(x)
+
+    inner = Inner()
+    graph = Outer(inner)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # build() changes `seen`
+        graph(torch.ones(2))
+    assert set(seen) == {("m.", "0")}
+    with pytest.raises(flow.GraphAttributeError, match="outside of build"):
+        inner.to(GraphModule).name  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("wrong", "advice"),
+    [
+        (
+            lambda x: x.to_global(None, None),
+            "to_global is a function here: flow.to_global(x, placement, sbp)",
+        ),
+        (lambda x: x.cast(torch.float64), "cast is a function here: flow.cast(x, ...)"),
+        (lambda x: x.is_lazy, "is_lazy is not there"),
+        (lambda x: nn.Identity().to_global(), "to_global is a function here"),
+        (lambda x: nn.functional.depend(x, x), "depend is not needed"),
+        (lambda x: flow._C.matmul(x, x), "matmul is internal there: write flow.matmul"),
+    ],
+)
+def test_missing_names_of_tensors_and_functions(wrong: Any, advice: str) -> None:
+    """Tensors, modules and functions are PyTorch's: their AttributeError in `build()` says what to write instead."""
+
+    class Wrong(nn.Graph):
+        def build(self, x: torch.Tensor) -> Any:
+            return wrong(x)
+
+    with pytest.raises(AttributeError) as caught:
+        Wrong()(torch.ones(2, 2))
+    said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    assert f"OneFlow's {advice}" in said

@@ -263,6 +263,27 @@ def test_a_bias_that_is_learnt() -> None:
     torch.testing.assert_close(model.bias, other.bias - 0.5 * other.bias.grad)
 
 
+def test_a_bias_of_values_that_are_read_twice() -> None:
+    """Each is looked at once: paths to the bias are 2^40."""
+
+    class Biased(Block):
+        def __init__(self) -> None:
+            super().__init__(plain)
+            self.bias = nn.Parameter(torch.randn(2, T, T))
+
+        def forward(self, x: Tensor, *_: Any) -> Tensor:
+            bias = self.bias.expand(len(x), -1, -1, -1)
+            for _step in range(40):
+                bias = bias * 0.25 + bias
+            self.attend = with_mask(lambda s: s + bias * 1e-4)
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    model, x = Biased(), torch.randn(3, T, 2 * D)
+    with torch.no_grad():
+        torch.testing.assert_close(Infer(model)(x), model(x))
+
+
 def test_inference() -> None:
     model = Block(SPELLINGS["tril"])
     x = torch.randn(2, T, 2 * D)

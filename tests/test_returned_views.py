@@ -29,6 +29,13 @@ def _without_a_gradient(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return x[: x.shape[0] // 2].detach(), x.view(2, x.shape[0] // 2, -1)[1]
 
 
+def _beside_transforms(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    x.mul_(y)
+    rows = torch.vmap(lambda row: row.square().add_(1))(x)
+    tangents = torch.func.jvp(lambda a: a.square().add_(1), (x.detach(),), (x.detach(),))
+    return x[: x.shape[0] // 2], rows, *tangents, x + 1
+
+
 def _row_major(n: int, m: int) -> Tensor:
     return torch.arange(200.0)[n : n + n * m].view(n, m)
 
@@ -49,6 +56,7 @@ def _transposed(n: int, m: int) -> Tensor:
         (_by_sizes, _with_gaps),
         (_before_the_update, _transposed),
         (_without_a_gradient, _row_major),
+        (_beside_transforms, _row_major),
     ],
 )
 def test_views_of_updated_arguments(

@@ -88,7 +88,11 @@ def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
 # -- nn.Graph
 
 
-@each
+@pytest.mark.parametrize(
+    # MobileNetV2 compiles for half a minute; ResNet has convolutions and batch norm, too, and the main job trains one
+    "name",
+    [pytest.param(n, marks=[pytest.mark.sweep] * (n == "MobileNetV2")) for n in BY_NAME],
+)
 def test_training(name: str) -> None:
     """Steps of AdamW: losses, logits, parameters, buffers, and the optimizer's moments."""
     verdict, _ = check(BY_NAME[name], torch.float32, True, steps=2)

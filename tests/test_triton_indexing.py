@@ -13,7 +13,8 @@ from gflow.dialects import builder
 from gflow.dialects.dialect import make_context
 from gflow.dialects.docs import _function
 from gflow.dialects.mlir import ir
-from gflow.dialects.program import AtenStep
+from gflow.dialects.program import AtenStep, LaunchStep
+from gflow.dialects.types import TensorType
 from gflow.runtime import Executable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 
@@ -87,6 +88,7 @@ def test_gather(shape: tuple[int, ...], index: tuple[int, ...], dim: int) -> Non
     [
         ((11, 37), (2, 50), 0, "f32"), ((5, 7, 3), (20,), 1, "f32"), ((4, 6), (13,), 1, "i64"), ((9,), (30,), 0, "f32"),
         ((40, 4), (300,), 0, "f16"), ((6, 4), (0,), 0, "f32"), ((6, 4), (1,), 0, "bf16"),
+        ((2, 6), (1100,), 0, "f32"), ((3, 4, 5), (8, 130), 1, "i64"), ((70, 3), (1030,), 0, "bf16"),
     ],
 )  # fmt: skip
 def test_index_add(shape: tuple[int, ...], index: tuple[int, ...], dim: int, dtype: str) -> None:
@@ -119,9 +121,53 @@ def test_embedding_gradient() -> None:
     assert torch.equal(check(types, body, args), check(types, body, args))
 
 
+def test_sums_of_halves_are_rounded_once() -> None:
+    """The gradient of an embedding in bfloat16 has the bits of one that is summed in float32 and then rounded."""
+
+    def body(args: list[ir.Value]) -> list[ir.Value]:
+        zeros = builder.splat(0.0, TensorType((5, 6), "f32"))
+        source = builder.convert(args[1], "f32")
+        total = builder.build("index_add", [zeros, args[0], source], {"dim": 0})
+        return [builder.convert(total, "bf16")]
+
+    types = ["40xi64", "40x6xbf16"]
+    # sums are exact in float32, and not in bfloat16
+    args = [torch.randint(5, (40,)), (torch.randint(-64, 64, (40, 6)) / 8).bfloat16()]
+    with make_context():
+        text = _function(types, body)
+        program = compile_module(ir.Module.parse(text), CompileOptions(target="cuda:90"))
+    assert "5x6xf32" not in program.ir
+    (found,) = Executable(program, InterpreterDevice())(args)
+    exact = torch.zeros(5, 6, dtype=torch.float64).index_add(0, args[0], args[1].double())
+    assert torch.equal(found, exact.bfloat16())
+
+
+def test_no_program_walks_a_long_run() -> None:
+    """Token types: 1,040 of 1,100 indices are equal. Pieces of 32 are summed side by side; what is before and behind
+    them, and their sums, are less than 2 · 32 and 32 rows."""
+    index = torch.where(torch.randperm(1100) < 60, torch.randint(3, (1100,)), 1)
+    source = torch.randn(1100, 5)
+    with make_context():
+        text = _function(["3x5xf32", "1100xi64", "1100x5xf32"], op("index_add", dim=0))
+        program = compile_module(ir.Module.parse(text), CompileOptions(target="cuda:90"))
+    order, pieces, _ = (s for s in program.steps if isinstance(s, LaunchStep))
+    assert (order.kernel[:5], pieces.kernel[:16], pieces.grid) == (
+        "order",
+        "index_add_pieces",
+        (34, 1, 1),
+    )
+    args = [torch.randn(3, 5), index, source]
+    run = Executable(program, InterpreterDevice())
+    (found,) = run(args)
+    exact = args[0].double().index_add(0, index, source.double())
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-4)
+    assert torch.equal(found, run(args)[0])
+
+
 def test_many_indices_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     """By PyTorch, where comparing each with each takes longer."""
     monkeypatch.setattr("gflow.compiler.kernel.selection.gpu.other_ops.COMPARED", 16)
-    args = [torch.randn(7, 5), torch.randint(7, (40,)), torch.randn(40, 5)]
-    types = ["7x5xf32", "40xi64", "40x5xf32"]
-    check(types, op("index_add", dim=0), args, native=False)
+    for count in (40, 1100):
+        args = [torch.randn(7, 5), torch.randint(7, (count,)), torch.randn(count, 5)]
+        types = ["7x5xf32", f"{count}xi64", f"{count}x5xf32"]
+        check(types, op("index_add", dim=0), args, native=False)

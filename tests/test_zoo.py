@@ -27,7 +27,7 @@ def _params() -> list[Any]:
                 quick = train and not case.slow and i == 0
                 name = f"{case.name}-{str(dtype)[6:]}-{'train' if train else 'infer'}"
                 marks = [] if quick else [slow]
-                wide = dtype == torch.float64 and number % 3 != 0
+                wide = dtype == torch.float64 and number % 6 != 0
                 if i > 0 and (case.slow or not train or wide):
                     marks = [pytest.mark.sweep]
                 found.append(pytest.param(case, dtype, train, id=name, marks=marks))

@@ -32,7 +32,26 @@ class Call:
     minutes: float = 9.0
 
 
+#: minutes that a machine may be held in all, with its start and transfers, for "device" and "device-rest" together;
+#: and what of them starts and transfers take
+HELD, STARTS = 15.0, 4.0
+
 CALLS = {
+    "device": Call(
+        "the most wanted rows, where a machine is at hand for 15 minutes: training of GPT-2 beside eager, "
+        "torch.compile and max-autotune, then products and attention, then memory-bound kernels",
+        (
+            Part("steps", ("gpt2 training",), 0.6),
+            Part("contractions", ("matmul",), 0.45),
+            Part("contractions", ("attention",), 0.7),
+            Part("bandwidth"),
+        ),
+    ),
+    "device-rest": Call(
+        "what is left of these 15 minutes: the numerics on the same machine",
+        (Part("numerics", (), 0.6), Part("models")),
+        2.0,
+    ),
     "products": Call(
         "checked products and attention, each configuration of our kernels, then races in shared memory",
         (

@@ -9,7 +9,7 @@ pipelines        the pass pipelines that the compile path runs, by target, and t
 attention_races  attention on a processor, by a race: our own kernel beside PyTorch's
 races            products on a processor, by a race: our own kernel beside the library's
 reproducer       reproducers: a module and the pipeline that fails on it, in one file, in MLIR's own form
-stack            room for recursion: MLIR parses, prints and verifies nested constructs by it
+stack            runs work on a thread with a large stack, as MLIR handles nested constructs recursively
 stages           the IR of a program between two passes, by name: `graph.ir("fused")`
 upstream_passes  names of upstream passes, for `gflow-opt --list-passes` and for "did you mean"
 """

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gflow.dialects.dialect import make_context
 from gflow.dialects.extents import Symbol, guesses, size_of_program
@@ -15,25 +15,25 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import VerifyError
 from gflow.dialects.program import Program, Race
 from gflow.dialects.program.form import seal
+from gflow.dialects.records import record
 
 from ..ir.diagnostics import Diagnostic, at_operation
 from ..ir.dynamic_sizes import SizeError, join, symbol_of
 from ..ir.errors import CompileError
 from ..ir.frozen import GIVEN, PROLOGUE
 from ..ir.modules import entry_function, functions, split_functions
-from ..memory.plan_check import problems
 from ..targets import parse_target
 from ..targets.host import host_blas
 from ..targets.processors import host_level
-from .attention_races import race_attentions
-from .inputs import parse
 from .internal import blamed, debugging, internal_error
 from .pass_manager import CODE_GENERATION, PipelineError, kept, run_pipeline
 from .pipelines import PipelineOptions, build_pipeline
-from .races import Racing, race_products
 from .reproducer import Writer, writer_for
 
-#: what every compilation ends its passes with
+if TYPE_CHECKING:
+    from .races import Racing
+
+#: the last passes of every compilation
 _SELECTS = "gflow-select-kernels"
 VERIFIED = "builtin.module(func.func(gflow-verify-memory))"
 
@@ -71,7 +71,7 @@ class CompileOptions:
 
 
 class Resolved(NamedTuple):
-    """What options come to: all that a program depends on besides its module."""
+    """Options with all defaults filled in: everything that a program depends on besides its module."""
 
     target: str
     pipeline: str
@@ -81,10 +81,10 @@ class Resolved(NamedTuple):
 
 
 def resolve(options: CompileOptions) -> Resolved:
-    """Fill in what the options leave open.
+    """Fill in the defaults of options.
 
     Raises:
-        ValueError: the target isn't known, or `GFLOW_CPU_ISA` names instruction sets that are not there.
+        ValueError: the target is unknown, or `GFLOW_CPU_ISA` names instruction sets that the processor lacks.
     """
     target = parse_target(options.target)
     threads = options.threads or os.cpu_count() or 1
@@ -113,12 +113,12 @@ def compile_module(
     return compile_programs(module, options, twin).main
 
 
-@dataclass(frozen=True)
+@record
 class Programs:
-    """What a module comes to: a program, and the prologue that is run before it where arguments are frozen.
+    """The programs of a module: its program, and the prologue of frozen arguments, if there is one.
 
-    given: of the program's arguments the numbers that they had in the module; -1 - n of the prologue's n-th result.
-    reads: the same of the prologue's arguments.
+    given: for each argument of the program, the number of the module's argument, or -1 - n for the n-th result of the
+    prologue. reads: the same for the arguments of the prologue.
     """
 
     main: Program
@@ -175,6 +175,10 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
         if when == "before":
             tell("passes", name)
         elif when == "after" and name == _SELECTS and racing is not None and resolved.isa:
+            # start-up: a program of the cache is not compiled, and needs no choices of kernels
+            from .attention_races import race_attentions
+            from .races import race_products
+
             tell("passes", "races of kernels")
             start = time.perf_counter()
             for function in functions(module):
@@ -207,7 +211,7 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
 def _program(
     module: ir.Module, symbol: Symbol | None, resolved: Resolved, races: list[Race]
 ) -> Program:
-    """The code of a module of one planned function."""
+    """Generate the program of a module with one planned function."""
     entry = entry_function(module)
     if PROLOGUE in entry.attributes:
         symbol = None
@@ -220,19 +224,19 @@ def _program(
 
 
 def _given(function: func.FuncOp) -> tuple[int, ...]:
-    """What `gflow.given` says of a function's arguments."""
+    """The attribute `gflow.given` of a function, as numbers."""
     attributes = function.operation.attributes
     return tuple(ir.DenseI64ArrayAttr(attributes[GIVEN])) if GIVEN in attributes else ()
 
 
 def _step_of(race: Race, program: Program) -> int | None:
-    """The number of the first step of the op that a race was for; None where it has none."""
+    """The number of the first step of a race's op; None if the op has no step."""
     labels = (getattr(step, "label", "") for step in program.steps)
     return next((n for n, label in enumerate(labels) if label == race.label), None)
 
 
 def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
-    """The target's code for a planned function."""
+    """Generate the target's code for a planned function."""
     target = parse_target(resolved.target)
     if target.gpu:
         # start-up: one generator of code is loaded
@@ -269,6 +273,10 @@ def generate_planned(text: str, target: str, threads: int, twin: str = "") -> Pr
 
 
 def _generate_planned(text: str, target: str, threads: int) -> tuple[Program, Symbol | None]:
+    # start-up: most programs are made of traces
+    from ..memory.plan_check import problems
+    from .inputs import parse
+
     try:
         parse_target(target)
     except ValueError as error:
@@ -295,7 +303,7 @@ def _generate_planned(text: str, target: str, threads: int) -> tuple[Program, Sy
 
 @contextmanager
 def _reproducible(module: ir.Module, writer: Writer | None) -> Iterator[None]:
-    """Code generation: what fails becomes a diagnostic, and leaves a reproducer."""
+    """A context for code generation: a failure becomes a diagnostic and writes a reproducer."""
     if writer is not None:
         writer.before(module.operation, "builtin.module()", False)
     try:

@@ -20,7 +20,7 @@ _REPRODUCER_UNREAD = "ignoring unknown external resources for 'mlir_reproducer'"
 
 
 class InputError(Exception):
-    """The input or output cannot be used at all; the message is what the user sees."""
+    """The input or output cannot be used; the message is for the user."""
 
 
 def read_file(name: str) -> str:
@@ -57,10 +57,10 @@ def read_file(name: str) -> str:
 
 
 def check_writable(name: str) -> None:
-    """See that an output file can be written, before the work is done.
+    """Check that an output file can be written, before the work begins.
 
     Raises:
-        InputError: it cannot.
+        InputError: the file cannot be written.
     """
     if name == "-":
         return

@@ -17,14 +17,14 @@ DEBUG_VARIABLE = "GFLOW_DEBUG"
 
 
 def debugging() -> bool:
-    """Whether unexpected exceptions shall be raised as they are."""
+    """Whether unexpected exceptions are raised unchanged."""
     return os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
 
 
 def internal_error(error: Exception, where: str, root: ir.Operation) -> Diagnostic:
-    """A diagnostic for an exception that nobody expected, at the op that was worked on.
+    """A diagnostic for an unexpected exception, at the op that was being processed.
 
-    where: "pass 'gflow-fuse'".
+    where: the part of the compiler, for example "pass 'gflow-fuse'".
     """
     op = blamed(error, root)
     frames = traceback.extract_tb(error.__traceback__)
@@ -44,7 +44,7 @@ def internal_error(error: Exception, where: str, root: ir.Operation) -> Diagnost
 
 
 def blamed(error: Exception, root: ir.Operation) -> ir.Operation:
-    """The op that the innermost function on the way was looking at, as far as its variables tell, else `root`."""
+    """The op in a local variable of the innermost frame that holds one, else `root`."""
     trace: TracebackType | None = error.__traceback__
     found = None
     while trace is not None:

@@ -112,7 +112,7 @@ def is_pass(name: str) -> bool:
     """Whether `name` is a pass, ours or any that the bindings carry."""
     if name in our_passes() or name in UPSTREAM_PASSES:
         return True
-    with ir.Context():
+    with ir.Context(load_on_create_dialects=()):
         try:
             PassManager.parse(f"any({name})")
         except ValueError:
@@ -215,7 +215,7 @@ class Pipeline:
             PipelineSyntaxError: malformed text, an unknown pass or option.
         """
         self.tree = parse_pipeline(text)
-        with nullcontext() if ir.Context.current else ir.Context():
+        with nullcontext() if ir.Context.current else ir.Context(load_on_create_dialects=()):
             self.steps = [Step(anchors, item, text) for anchors, item in self.tree.passes()]
 
     def __str__(self) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gflow.dialects.records import record
 
 from ..targets import KINDS, Target, parse_target
 from ..targets.processors import host_level
 
 
-@dataclass(frozen=True)
+@record
 class PipelineOptions:
-    """What an author may switch; every field acts through passes and their options.
+    """Switches of the pipelines. Every field acts through passes and their options.
 
     amp: element type of mixed precision, "f16" or "bf16"; "" without.
-    memory_budget: bytes of arena to stay under, by computing again; 0 without. memory_fraction: the
-        same as a share of what the program needs without computing anything again.
+    memory_budget: the most bytes of the arena, kept by recomputation; 0 for no limit. memory_fraction: the same as a
+        share of the arena without recomputation.
     straighten: the order of ops, as `gflow-schedule{algorithm=…}` names it.
     compress_memory: reuse memory of dead values. choose_best_allocation: try every allocation
         strategy, and a local search, rather than the three quickest.
@@ -55,9 +55,10 @@ class PipelineOptions:
     bucket_bytes: int = 25 << 20
 
     @property
-    def exact_sums(self) -> bool:
-        """Whether statistics of norms are summed in float64: engines that read ONNX have it for few ops, or none."""
-        return self.engine in ("", "xla")
+    def for_onnx(self) -> bool:
+        """Whether the engine reads ONNX: statistics of norms are then sums of float32, since such engines have float64
+        for few ops or none, and maxima over windows stay ops, which engines have."""
+        return self.engine not in ("", "xla")
 
 
 def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> str:
@@ -75,7 +76,8 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         passes += ["gflow-simplify", "cse", f"gflow-partition-engines{{engine={options.engine}}}"]
     passes.append("gflow-assign-layout")
     if target.gpu:
-        passes += ["gflow-narrow-positions", "gflow-sink-reshapes", "gflow-sink-concatenations"]
+        passes += ["gflow-narrow-positions", "gflow-narrow-sums"]
+        passes += ["gflow-sink-reshapes", "gflow-sink-concatenations"]
     passes += ["gflow-simplify", "cse"]
     if options.freeze and not options.engine:  # an engine makes constants of its own
         if options.weight_bits:
@@ -112,7 +114,7 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
 
 
 def _front(options: PipelineOptions, target: Target | None = None) -> list[str]:
-    """What every target's passes begin with: the program stays what a tensor program says.
+    """The first passes of every target; they keep the program a tensor program.
 
     target: whose kernels run attention; None where another engine does, which finds it by itself.
     """
@@ -151,12 +153,12 @@ def _has_own_attention(options: PipelineOptions, target: Target) -> bool:
 
 
 def export_pipeline(options: PipelineOptions) -> str:
-    """The passes before a program is written for other engines."""
+    """The passes that run before a program is exported for another engine."""
     return f"builtin.module(func.func({','.join([*_front(options), 'gflow-simplify', 'cse'])}))"
 
 
 def _distribution(options: PipelineOptions) -> list[str]:
-    """How a data-parallel step is divided among ranks."""
+    """The passes that distribute a data-parallel step over ranks."""
     passes = []
     if options.zero:
         passes.append(f"gflow-zero-1{{min-size={options.zero_min_size}}}")
@@ -202,7 +204,7 @@ def _schedule(options: PipelineOptions, target: Target) -> str:
 
 
 def _times(target: Target) -> str:
-    """The option that says whose times a pass reads, where these aren't the CPU's."""
+    """The option that names the device whose times a pass uses; "" for the CPU."""
     return f" device={target.device.name}" if target.gpu else ""
 
 
@@ -224,7 +226,7 @@ def _plan_memory(options: PipelineOptions) -> str:
 
 
 def _with_options(name: str, switches: dict[str, bool], more: dict[str, str]) -> str:
-    """A pass with the switches that are off, and with more options."""
+    """A pass with its disabled switches and more options, as pipeline text."""
     given = [f"{option}={value}" for option, value in more.items()]
     given += [f"{switch}=false" for switch, on in switches.items() if not on]
     return f"{name}{{{' '.join(given)}}}" if given else name

@@ -1,4 +1,4 @@
-"""Room for recursion: MLIR parses, prints and verifies nested constructs by it."""
+"""Runs work on a thread with a large stack: MLIR parses, prints and verifies nested constructs recursively."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BYTES = 512 << 20
 
 
 def with_room(work: Callable[[], T], name: str) -> T:
-    """What `work` gives, run on a thread of a large stack. name: the thread's.
+    """Run `work` on a thread with a large stack and return its result. name: the thread's name.
 
     Raises:
         BaseException: what `work` raises.

@@ -9,6 +9,7 @@ from gflow.dialects.mlir import ir
 
 from .form import ON_RANKS, Form
 from .onnx.openvino import FORM as OPENVINO
+from .onnx.rows import EXACT
 from .onnx.rows import FORM as ONNX
 from .sizes import marked
 from .stablehlo.rows import FORM as STABLEHLO
@@ -18,8 +19,12 @@ FORMS: dict[str, Form] = {"stablehlo": STABLEHLO, "onnx": ONNX}
 #: the form that an engine reads
 READS = {"xla": "stablehlo", "onnxruntime": "onnx", "openvino": "onnx", "tensorrt": "onnx"}
 
-#: engines that have less than the form that they read
-_NARROWER = {"openvino": OPENVINO, "xla": replace(STABLEHLO, without=ON_RANKS)}
+#: engines that have less than the form that they read, or some of it in other ways
+_OF_ENGINES = {
+    "onnxruntime": EXACT,
+    "openvino": OPENVINO,
+    "xla": replace(STABLEHLO, without=ON_RANKS),
+}
 
 
 def form_of(engine: str) -> Form:
@@ -30,7 +35,12 @@ def form_of(engine: str) -> Form:
     """
     if engine not in READS:
         raise ValueError(f"no engine named {engine!r} (known: {', '.join(READS)})")
-    return _NARROWER.get(engine) or FORMS[READS[engine]]
+    return _OF_ENGINES.get(engine) or FORMS[READS[engine]]
+
+
+def written_form(engine: str) -> Form:
+    """What an engine's files are written in: the form that it reads, with rows of its own."""
+    return EXACT if engine == "onnxruntime" else FORMS[READS[engine]]
 
 
 def region_code(engine: str, op: ir.Operation) -> tuple[bytes, tuple[int, ...]]:
@@ -44,7 +54,7 @@ def region_code(engine: str, op: ir.Operation) -> tuple[bytes, tuple[int, ...]]:
         # start-up: one writer is loaded
         from .onnx.write import write_region as write_onnx
 
-        return write_onnx(op, bytes_for_bools=engine == "openvino"), ()
+        return write_onnx(op, written_form(engine), bytes_for_bools=engine == "openvino"), ()
     # start-up: one writer is loaded
     from .stablehlo.write import portable, write_region
 

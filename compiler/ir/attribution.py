@@ -1,7 +1,6 @@
-"""Which op of the planned IR a step of the program comes from.
+"""The op of the planned IR that each step of a program comes from.
 
-Steps stand in the order of ops, and carry the name and location of theirs; an op may have several
-steps, or none.
+Steps are in the order of ops and carry the op's name and location. An op may have several steps, or none.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from .ssa import Op, read_body
 
 
 def members(step: Step) -> tuple[Member, ...]:
-    """The kernels of a step: one, or those that share a launch."""
+    """The kernels of a step: one, or all that share its launch."""
     return step.members if isinstance(step, KernelGroup) else (step,)
 
 
 def sources_of(o: Op) -> Counter[Source]:
-    """Where an op comes from: of a fused one, where the ops in it come from, and how many each."""
+    """The sources of an op. For a fused op: the sources of the ops in its region, with the number of ops of each."""
     if o.name != "fused":
         return Counter([source_of(o.op)])
     inner = [op.operation for op in o.op.regions[0].blocks[0].operations]
@@ -35,7 +34,7 @@ _SILENT = ("gflow.yield", "gflow.constant")
 
 
 def ops_of_steps(program: Program, function: func.FuncOp) -> list[list[Op | None]]:
-    """For each step of a program the ops that its members come from; None where that isn't known.
+    """For each step of a program, the ops of its members; None if unknown.
 
     function: the planned IR of the program.
     """
@@ -65,7 +64,7 @@ def ops_of_steps(program: Program, function: func.FuncOp) -> list[list[Op | None
 
 
 def _labels(o: Op, root: ir.Operation | None) -> set[str]:
-    """What the steps of an op are called: of one with a contraction inside, that's steps, too."""
+    """The labels that steps of an op may have, those of the contraction inside of it included."""
     found = {f"{o.name} {o.op.location}"}
     if root is not None:
         found.add(f"{root.name.removeprefix('gflow.')} {root.location}")

@@ -1,4 +1,4 @@
-"""The order of collectives in a function: tokens, numbers, and the result that keeps the last one."""
+"""The order of collectives in a function: tokens, numbers, and the result that keeps the last token alive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .ssa import attributes_of
 
 #: the role of the result that is the last token
 ORDER = "order"
-#: of a collective that makes a parameter's gradient the same on all ranks: the parameter's name
+#: attribute of a collective that reduces a parameter's gradient: the parameter's name
 GRADIENT = "gflow.gradient"
 #: of the same: the most bytes of the first collective that it may be part of, of the second, …; the last for all others
 BUCKETS = "gflow.buckets"
@@ -44,9 +44,9 @@ def attributes_read(op: ir.Operation) -> dict[str, Any]:
 
 
 def build_collective(x: ir.Value | None, kind: str, **attrs: Any) -> ir.Value:
-    """A collective at the insertion point, which has no place in the order until `thread` gives it one.
+    """Build a collective at the insertion point and return its value. `thread` gives it its place in the order.
 
-    attrs: `axes` or `group`, `ranks`, and what the kind needs. Returns its value.
+    attrs: `axes` or `group`, `ranks`, and the attributes of the kind.
     """
     operands = [] if x is None else [x]
     made = builder.build_op(COLLECTIVE, operands, {"kind": kind, "sequence": 0, **attrs})
@@ -54,8 +54,8 @@ def build_collective(x: ir.Value | None, kind: str, **attrs: Any) -> ir.Value:
 
 
 def thread(function: func.FuncOp) -> None:
-    """Put all collectives of a function in the order in which they stand: each takes the token of the one before
-    it, they are numbered, and the last token is a result."""
+    """Order all collectives of a function as they stand: each takes the token of the one before it, they are numbered,
+    and the last token becomes a result of the function."""
     block = function.regions[0].blocks[0]
     token: ir.Value | None = None
     number = 0
@@ -73,7 +73,7 @@ def thread(function: func.FuncOp) -> None:
 
 
 def _with_token(op: ir.Operation, token: ir.Value | None) -> ir.Operation:
-    """The same collective after another one; the old op is gone."""
+    """Replace a collective by one that takes a token."""
     attributes = attributes_of(op)
     for name in ("operandSegmentSizes", "resultSegmentSizes"):
         attributes.pop(name, None)
@@ -120,7 +120,7 @@ def _keep(function: func.FuncOp, block: ir.Block, token: ir.Value) -> None:
 
 
 def set_types(function: func.FuncOp) -> None:
-    """Write the function's type anew from its arguments and what it returns."""
+    """Set the function's type from its arguments and its return."""
     block = function.regions[0].blocks[0]
     returned = block.operations[-1].operation.operands
     kind = ir.FunctionType.get([a.type for a in block.arguments], [v.type for v in returned])
@@ -139,7 +139,7 @@ def order_result(function: func.FuncOp) -> int | None:
 
 
 def unthread(function: func.FuncOp) -> None:
-    """Take all tokens away, so that collectives can be moved, replaced and erased; `thread` gives them new ones."""
+    """Remove all tokens, so collectives can be moved, replaced and erased. `thread` adds new ones."""
     block = function.regions[0].blocks[0]
     at = order_result(function)
     if at is not None:

@@ -27,5 +27,5 @@ def root_of(fused: ir.Operation) -> ir.Operation | None:
 
 
 def root_operands(root: ir.Operation) -> list[int]:
-    """For each operand of a root the operand of the fused op that it is."""
+    """For each operand of a root, the number of the fused op's operand."""
     return [ir.BlockArgument(v).arg_number for v in root.operands]

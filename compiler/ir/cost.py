@@ -1,16 +1,14 @@
-"""What an op costs: bytes moved, floating-point operations, and the time a device needs for them.
+"""The cost of an op: bytes moved, floating-point operations, and the time of a device.
 
-A roofline (Williams et al., 2009): an op takes as long as the slower of its memory traffic and its
-arithmetic, plus a launch. Views cost nothing. The figures are per op as it stands in the IR: before
-fusion every elementwise op loads and stores its tensors, after fusion a kernel loads each operand and
-stores each result once.
+The time is a roofline (Williams et al., 2009): the larger of the times of memory traffic and of arithmetic, plus a
+launch. Views cost nothing. Costs are those of the op in the present IR: before fusion, every elementwise op loads and
+stores its tensors; after fusion, a kernel loads each operand and stores each result once.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
 from gflow.dialects import builder
@@ -22,13 +20,14 @@ from gflow.dialects.ops.compute import kernel_dims
 from gflow.dialects.ops.distribution import WAIT
 from gflow.dialects.ops.packed import packed_k
 from gflow.dialects.ops.structure import BARRIER, ENGINE_YIELD
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 from ..targets import Device
 from .views import VIEW_OPS
 
 
-@dataclass(frozen=True)
+@record
 class Cost:
     """bytes: loaded and stored. flops: floating-point (and integer) operations. contraction: these
     are multiply-adds of a contraction, of element type `dtype`."""
@@ -47,12 +46,13 @@ def seconds(cost: Cost, device: Device) -> float:
 
 
 def rate(cost: Cost, device: Device) -> float:
-    """Operations a second that a device has for this kind of work."""
+    """The rate of a device for this kind of work, in operations per second."""
     return device.matmul.get(cost.dtype, device.vector) if cost.contraction else device.vector
 
 
 def cost_of(op: ir.Operation) -> Cost:
-    """The cost of an op of the dialect; a `gflow.fused` op costs what it loads, stores and computes."""
+    """The cost of an op of the dialect. That of a `gflow.fused` op is its loads, its stores, and the ops in its
+    region."""
     name = op.name.removeprefix("gflow.")
     if (
         name in VIEW_OPS
@@ -74,19 +74,19 @@ def cost_of(op: ir.Operation) -> Cost:
 
 
 def _arithmetic(name: str, operands: list[TensorType], results: list[TensorType]) -> int:
-    """Operations of an op that is no contraction, by the `cost` of its declaration."""
+    """The operations of an op that is no contraction, from `cost` in its declaration."""
     if OPS[name].category in ("shape", "structure", "distribution") or name in ("constant", "iota"):
         return 0
     return OPS[name].cost * max((at_most(t.numel) for t in [*operands, *results]), default=0)
 
 
 def _loaded(op: ir.Operation) -> int:
-    """Bytes of the operands: each value once, a broadcast value what it repeats, a scalar none."""
+    """The bytes of the operands: each value once, a broadcast with its operand's bytes, a scalar with 0."""
     return sum(t.nbytes for t in {v: _memory(v) for v in op.operands}.values() if t is not None)
 
 
 def _memory(value: ir.Value) -> TensorType | None:
-    """The type of what is read of a value: the operand of a broadcast; None for a splat constant."""
+    """The type of the memory that is read for a value: that of a broadcast's operand; None for a splat constant."""
     if isinstance(value.owner, ir.Block):
         return builder.type_of(value)
     owner = value.owner.operation

@@ -17,9 +17,9 @@ _SHOWN_COLUMNS = 2000
 
 @dataclass
 class Diagnostic:
-    """One message: what, and where. `line` is 0 where the place is not known.
+    """A message and its location. `line` is 0 if the location is unknown.
 
-    where: the location as text, for locations that have no file.
+    where: the location as text, for locations without a file.
     """
 
     severity: str
@@ -59,7 +59,7 @@ def _readable(message: str) -> str:
 
 
 def from_mlir(diagnostic: ir.Diagnostic) -> Diagnostic:
-    """Plain data of a diagnostic, which itself lives only as long as its handler runs."""
+    """A diagnostic as plain data. MLIR's own object is valid only while its handler runs."""
     place = file_line_column(diagnostic.location)
     file, line, column = place or ("", 0, 0)
     return Diagnostic(
@@ -107,7 +107,7 @@ class Sources:
         self._lines: dict[str, list[str]] = {}
 
     def add(self, name: str, text: str) -> None:
-        """`name` holds `text`, whether or not there is such a file."""
+        """Register `text` as the content of `name`; the file need not exist."""
         self._lines[name] = text.split("\n")
 
     def line(self, name: str, number: int) -> str | None:

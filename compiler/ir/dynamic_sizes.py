@@ -1,10 +1,10 @@
-"""Programs whose sizes vary from call to call: which numbers depend on the size, and how.
+"""Programs with dynamic sizes: which numbers depend on the size, and how.
 
-A module with a size (`gflow.dialects.extents`) is compiled twice, with two primes standing for the size, on
-the way from the trace to words of kernels. What agrees is constant; an integer that differs is a polynomial,
-read off at the first prime and checked at the second. Anything else that differs (a float, the code of a
-kernel, how many steps there are) would be right for one size alone: that is an error which names its op. So
-no pass and no code generator can turn a size into a constant unseen.
+A module with a dynamic size (`gflow.dialects.extents`) is compiled twice, with two primes in place of the size. Numbers
+that agree in both programs are constants. An integer that differs is a polynomial of the size: its coefficients are
+read from its value at the first prime and checked at the second. Any other difference (a float, the code of a kernel,
+the number of steps) would be right for one size only, and is an error that names its op. So no pass and no code
+generator specializes a dynamic size silently.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ ROLE = "size"
 
 
 class SizeError(CompileError):
-    """Something depends on the size of a program in a way that its code cannot follow."""
+    """Something depends on a dynamic size in a way that generated code cannot express."""
 
 
 @contextmanager
 def sized(root: ir.Operation) -> Iterator[None]:
-    """Inside, integers are those of this module or function, with its size."""
+    """A context in which integers belong to this module or function and its dynamic size."""
     with size_of_program(symbol_of(root)):
         yield
 
 
 def symbol_of(root: ir.Operation) -> Symbol | None:
-    """The size of a module's (or function's) program, as its argument states it, with the second one, if there is one.
+    """The dynamic size of a module or function, from the attributes of its arguments; also the second one, if it has
+    two.
 
     Raises:
-        SizeError: it doesn't say all of it; `gflow.dialects.marks` tells what is missing.
+        SizeError: an attribute is missing; see `gflow.dialects.marks`.
     """
     for function in _functions(root):
         if "arg_attrs" not in function.attributes:
@@ -83,7 +84,7 @@ def _functions(root: ir.Operation) -> list[ir.Operation]:
 
 
 def join(first: Program, second: Program, symbols: tuple[Symbol, Symbol]) -> Program:
-    """One program for all sizes, from those for two stand-ins.
+    """Join the programs of two primes to one program for all sizes.
 
     Raises:
         SizeError: they differ in more than integers.
@@ -161,7 +162,7 @@ class _Merge:
         return Extent(coefficients)
 
     def call(self, a: Any, b: Any, where: str) -> Any:
-        """Arguments of a call as JSON, with `{"n": coefficients}` where they depend on the size."""
+        """The arguments of a call as JSON; numbers that depend on the size are `{"n": coefficients}`."""
         if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
             return [self.call(x, y, where) for x, y in zip(a, b)]
         if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():

@@ -1,4 +1,4 @@
-"""Errors of compilation. None is a `ValueError`, so that no handler of wrong arguments takes one for its own."""
+"""Errors of compilation. None is a `ValueError`, so handlers of wrong arguments do not catch them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from gflow.dialects.mlir import ir
 
 
 class CompileError(RuntimeError):
-    """A module cannot be compiled as asked; the message says what and why."""
+    """A module cannot be compiled with the given options. The message says what and why."""
 
 
 class CannotLower(CompileError):
-    """A code generator of the target cannot express an op or a region."""
+    """The target's code generator does not support an op or a region."""
 
 
 class PassError(CompileError):
-    """A pass cannot do its work on this IR; the message says why, and is shown as a diagnostic.
+    """A pass fails on this IR. The message says why, and is shown as a diagnostic.
 
-    op: the operation at whose location the diagnostic is shown; the function where it is None.
+    op: the operation of the diagnostic's location; the function if None.
     """
 
     def __init__(self, message: str, op: ir.Operation | ir.OpView | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Which steps can fail when they run, for reasons that compilation does not see."""
+"""Which steps can fail at run time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gflow.dialects.ops.distribution import ORDERED
 
 from .ssa import Op
 
-#: parts of the names of ATen ops that look at values: at indices, or whether a matrix can be factored
+#: parts of the names of ATen ops that check values: indices, or whether a matrix can be factorized
 _BY_VALUE = (
     "index", "gather", "scatter", "take", "put", "embedding", "nll_loss", "ctc_loss", "one_hot", "bincount",
     "histc", "multinomial", "bernoulli", "repeat_interleave", "linalg", "cholesky", "lu_", "svd", "qr", "inverse",
@@ -16,10 +16,11 @@ _BY_VALUE = (
 
 
 def may_fail(o: Op) -> bool:
-    """Whether an op can raise an error: custom ops, an author's collectives, and what depends on values.
+    """Whether an op can raise an error at run time: custom ops, collectives in the author's code, and ops that check
+    values.
 
-    Collectives along a mesh are part of how a program is divided: where one fails, a rank is gone, and with it a
-    part of the state, so updates do not wait for the last of them.
+    Collectives along a mesh do not count, although they can fail: then a rank is lost, and its part of the state with
+    it. Updates therefore need not wait for the last of them.
     """
     if o.name != "aten":
         return o.name in ORDERED and "axes" not in o.op.attributes

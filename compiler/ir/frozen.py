@@ -1,4 +1,4 @@
-"""Frozen arguments, and what follows from them alone: the same at every call until one of them changes."""
+"""Frozen arguments, and values that depend only on them: these are equal at every call until an argument changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gflow.dialects.ops import OPS
 
 from .ssa import Body, Op, aliases
 
-#: on an argument: it is the same at each call, or the caller sees to it that what follows from it is computed again
+#: attribute of an argument: it is equal at each call, or the caller has values that depend on it recomputed
 FROZEN = "gflow.frozen"
 #: on both functions that `gflow-freeze` makes: for each argument the number of the argument that it was; of the n-th
 #: result of the prologue, -1 - n
@@ -20,12 +20,12 @@ GIVEN = "gflow.given"
 #: on the function that is run once: the name of the one that reads its results
 PROLOGUE = "gflow.prologue_of"
 
-#: what a value follows from: from other arguments too; from none; from frozen ones alone
+#: what a value depends on: on arguments that change with each call; on none; on frozen arguments alone
 CALL, CONSTANT, ONCE = 0, 1, 2
 
 
 def frozen_arguments(function: func.FuncOp, body: Body) -> set[int]:
-    """The numbers of the arguments that are marked as frozen, and that the function doesn't update."""
+    """The numbers of the arguments that are marked as frozen and that the function does not update."""
     if "arg_attrs" not in function.attributes:
         return set()
     updated = {a for a in aliases(function, body) if a is not None}
@@ -40,9 +40,9 @@ def frozen_arguments(function: func.FuncOp, body: Body) -> set[int]:
 
 
 def follow(function: func.FuncOp, body: Body) -> list[int]:
-    """For each value what it follows from: `CALL`, `CONSTANT` or `ONCE`.
+    """For each value, what it depends on: `CALL`, `CONSTANT` or `ONCE`.
 
-    What has an effect, and what depends on a size that varies, belongs to a call.
+    Ops with effects, and values that depend on a dynamic size, are `CALL`.
     """
     frozen = frozen_arguments(function, body)
     found = [CALL] * len(body.values)
@@ -59,8 +59,8 @@ def follow(function: func.FuncOp, body: Body) -> list[int]:
 
 
 def _is_pure(o: Op) -> bool:
-    """Whether an op gives the same whenever it runs, and does nothing else. Calls of PyTorch count as such where they
-    have operands: what draws numbers reads the seed, which is an argument."""
+    """Whether an op is a pure function of its operands. ATen calls with operands count as pure: random ops read the
+    seed, which is an argument."""
     definition = OPS.get(o.name)
     if definition is None or not definition.pure or len(o.op.regions):
         return False
@@ -68,7 +68,7 @@ def _is_pure(o: Op) -> bool:
 
 
 def _varies(body: Body, o: Op) -> bool:
-    """Whether a result, or a number that the op is given, depends on a size that varies."""
+    """Whether a result or an attribute of the op depends on a dynamic size."""
     if any(map(varies, (s for r in o.results for s in body.types[r].shape))):
         return True
     given = {k: v for k, v in read(OPS[o.name], o.op.attributes).items() if v is not None}

@@ -1,4 +1,4 @@
-"""Where ops come from: phase and module of the author's program, file and line."""
+"""Source locations of ops: phase and module of the author's program, file and line."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _DEPTH = 50
 
 
 class Source(NamedTuple):
-    """phase: "forward", "backward", "optimizer" or "". module: dotted path, "" for none.
+    """A source location. phase: "forward", "backward", "optimizer" or "". module: the dotted path, or "".
 
-    file, line: of the author's program; "" and 0 where they are not known.
+    file, line: in the author's program; "" and 0 if unknown.
     """
 
     phase: str
@@ -24,12 +24,12 @@ class Source(NamedTuple):
 
     @property
     def place(self) -> str:
-        """File and line as `file:line`; "" where they are not known."""
+        """File and line as `file:line`; "" if unknown."""
         return f"{self.file}:{self.line}" if self.file else ""
 
     @property
     def group(self) -> str:
-        """Phase and module as the location spells them: "forward:model.layer1"."""
+        """Phase and module as in the location: "forward:model.layer1"."""
         return f"{self.phase}:{self.module}" if self.phase else self.module
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Source(NamedTuple):
 
 
 def source_of(op: ir.Operation) -> Source:
-    """Where an op comes from, as its location says; of a fused location the first that says it."""
+    """The source of an op, from its location. Of a fused location, the first part that has one."""
     name = _name(op.location)
     phase, colon, module = name.partition(":")
     if not colon:

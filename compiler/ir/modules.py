@@ -13,7 +13,7 @@ def entry_function(module: ir.Module) -> func.FuncOp:
     """The first function of a module, which is the program.
 
     Raises:
-        CompileError: there is none.
+        CompileError: the module has no function.
     """
     for op in module.body.operations:
         if isinstance(op.operation.opview, func.FuncOp):

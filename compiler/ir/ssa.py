@@ -1,8 +1,7 @@
-"""A function body as plain Python lists, for passes that look at all of it.
+"""A function body as plain Python lists, for passes that read all of it.
 
-Reading operands and types through the bindings costs microseconds each; a pass that plans
-(fusion, scheduling, memory) reads everything once, decides on integers, and writes the IR at the
-end.
+Reading an operand or a type through the bindings takes microseconds. A planning pass (fusion, scheduling, memory) reads
+everything once, decides on integers, and writes the IR at the end.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from .errors import PassError
 
 @dataclass
 class Op:
-    """One operation.
+    """An operation.
 
-    index: its number in the body. name: without the dialect's prefix for ops of ours.
-    operands, results: value numbers.
+    index: its position in the body. name: without the prefix `gflow.` for ops of the dialect. operands, results: value
+    numbers.
     """
 
     index: int
@@ -49,12 +48,12 @@ class Body:
     users: list[list[int]] = field(default_factory=list)
 
 
-#: bytes that no tensor can have: the address space of a process
+#: a limit of a tensor's bytes: the address space of a process
 _ADDRESSABLE = 1 << 47
 
 
 def read_body(function: func.FuncOp) -> Body:
-    """Snapshot a function; the objects in it are valid until the IR changes under them.
+    """Read a function. The operations in the result are valid until they are changed or erased.
 
     Raises:
         PassError: the function is not one block of ops of the dialect on tensors of static shape.
@@ -118,10 +117,10 @@ def _type(value: ir.Value) -> TensorType:
 
 
 def aliases(function: func.FuncOp, body: Body) -> list[int | None]:
-    """For each returned value the number of the argument that it updates (`gflow.alias`).
+    """For each returned value, the number of the argument that it updates (`gflow.alias`), or None.
 
     Raises:
-        PassError: an attribute names no argument, one of another type, or one named already.
+        PassError: an attribute names no argument, an argument of another type, or one that another result names.
     """
     if "res_attrs" not in function.attributes:
         return [None] * len(body.returned)
@@ -148,7 +147,7 @@ def aliases(function: func.FuncOp, body: Body) -> list[int | None]:
 
 
 def updates(function: func.FuncOp) -> list[int | None]:
-    """As `aliases`, of a function whose attributes are known to be right."""
+    """As `aliases`, without the checks."""
     if "res_attrs" not in function.attributes:
         return [None] * len(function.type.results)
     given = map(ir.DictAttr, ir.ArrayAttr(function.attributes["res_attrs"]))
@@ -167,7 +166,7 @@ def attributes_of(op: ir.Operation) -> dict[str, ir.Attribute]:
 
 
 def put_operands(op: ir.Operation, numbers: Sequence[int], new: Mapping[int, ir.Value]) -> None:
-    """Have an op read what is new for the values that it reads, by their numbers."""
+    """Replace the operands of an op by the entries of `new` for their value numbers."""
     for n, v in enumerate(numbers):
         if v in new:
             op.operands[n] = new[v]
@@ -182,16 +181,16 @@ def clone_with(op: ir.Operation, operands: Sequence[ir.Value]) -> ir.Operation:
 
 
 def fused_kind(op: ir.Operation) -> str:
-    """How a `gflow.fused` op says that it walks its index space; "" if it doesn't say, and for other ops."""
+    """The attribute `kind` of a `gflow.fused` op; "" without one and for other ops."""
     if op.name != "gflow.fused" or "kind" not in op.attributes:
         return ""
     return ir.StringAttr(op.attributes["kind"]).value
 
 
 def read_live_body(function: func.FuncOp) -> Body:
-    """As `read_body`, after ops whose results nobody needs have been erased.
+    """Erase ops without used results, then read the function as `read_body` does.
 
-    All ops with results count as free of side effects, as those of the dialect are.
+    Ops with results count as free of side effects, as all ops of the dialect with results are.
     """
     body = read_body(function)
     live = [not o.results for o in body.ops]

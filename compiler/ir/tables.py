@@ -1,4 +1,4 @@
-"""Figures and tables as text for people."""
+"""Numbers and tables as text for reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def ratio(a: float, b: float) -> str:
 
 
 def count_text(n: int) -> str:
-    """A large number."""
+    """A large number with a unit prefix (k, M, G)."""
     value = float(n)
     for unit in ("", "k", "M", "G", "T"):
         if value < 1000 or unit == "T":
@@ -21,14 +21,14 @@ def count_text(n: int) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """A time in the unit that fits."""
+    """A time with the unit that fits (s, ms, µs)."""
     if seconds >= 1:
         return f"{seconds:.3f} s"
     return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
 
 
 def table(rows: Sequence[Sequence[str]], align: str) -> str:
-    """Rows in columns; `align` has a < or > for each."""
+    """Rows as aligned columns. align: one < or > for each column."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(align))]
     return "\n".join(
         "  " + "  ".join(f"{cell:{a}{w}}" for cell, a, w in zip(row, align, widths)).rstrip()

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 
 def unit_reshape(old: tuple[int, ...], new: tuple[int, ...]) -> dict[int, int] | None:
-    """Where each dimension of `old` is in `new`, if the two differ only in dimensions of size 1.
+    """For each dimension of `old`, its position in `new`, if the shapes differ only in dimensions of size 1; else None.
 
-    A dimension of size 1 is found where one stands between the same neighbours.
+    A dimension of size 1 corresponds to one between the same neighbours.
     """
     wide_old = [d for d, size in enumerate(old) if size != 1]
     wide_new = [d for d, size in enumerate(new) if size != 1]

@@ -1,7 +1,7 @@
-"""Which values are views in memory, and how they lie: base value, offset and strides, in elements.
+"""Which values are views, and their layouts: base value, offset and strides, in elements.
 
-Reshapes, transposes, broadcasts and slices move no data where strides can express them. All that
-needs to know where a value lives (copies, memory planning, code generation) asks here.
+Reshapes, transposes, broadcasts and slices move no data if strides can express them. Copies, memory planning and code
+generation take the layout of a value from here.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .ssa import Body, Op, aliases
 
 VIEW_OPS = frozenset({"reshape", "transpose", "broadcast", "slice"})
 
-#: on a concatenation or a copy: what it reads is written into its result, so it does nothing itself
+#: attribute of a concatenation or a copy: its producers write into its result, so it does nothing itself
 IN_PLACE = "gflow.in_place"
 
-#: on an op: for each result how many elements its rows take up in memory; 0: they lie one after the other
+#: attribute of an op: for each result, the distance of its rows in elements; 0 for contiguous rows
 PADDED = "gflow.padded"
 
-#: padded rows begin at multiples of so many elements, which kernels know of
+#: padded rows begin at multiples of this number of elements, which kernels rely on
 STEP = 16
 
 #: a program has far fewer shapes than values
@@ -40,7 +40,7 @@ _dense = lru_cache(4096)(row_major_strides)
 
 
 class Layout(NamedTuple):
-    """A value in memory: elements of `base` (a value number) from `offset` on, with `strides`."""
+    """The layout of a value: elements of `base` (a value number) from `offset` on, with `strides`, in elements."""
 
     base: int
     offset: int
@@ -48,10 +48,9 @@ class Layout(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Elements of a row, and how many it takes up in memory, where rows are padded so that kernels move whole vectors.
+    """The elements of a row and the distance of rows, where rows are padded so that kernels move whole vectors.
 
-    Nothing is known of what is behind a row: who writes rows may write there, too, and who reads rows may read there,
-    but not use it.
+    The padding has no defined contents: a kernel may write to it, and may read it if it does not use the values.
     """
 
     size: int
@@ -59,7 +58,7 @@ class Row(NamedTuple):
 
 
 def readers(body: Body, at: Sequence[Layout]) -> dict[int, list[int]]:
-    """By value that is no view: the ops that read its memory, through views too, in order."""
+    """For each value that is no view: the ops that read its memory, also through views, in order."""
     found: dict[int, list[int]] = {}
     for o in body.ops:
         for v in o.operands:
@@ -70,10 +69,10 @@ def readers(body: Body, at: Sequence[Layout]) -> dict[int, list[int]]:
 def reshape_strides(
     shape: Sequence[int], strides: Sequence[int], target: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Strides of a reshape without a copy; None where it needs one.
+    """The strides of a reshape without a copy; None if it needs a copy.
 
-    Groups of neighbouring dimensions that lie as one may be split and merged; each target
-    dimension must fall into one such group (the rule of PyTorch's `computeStride`).
+    Neighbouring dimensions that are contiguous to each other form a group, which may be split and merged. Each target
+    dimension must fall into one group (the rule of PyTorch's `computeStride`).
     """
     if 0 in shape:
         return row_major_strides(tuple(target))
@@ -102,7 +101,7 @@ def reshape_strides(
 
 
 def view_layout(o: Op, x: Layout, x_type: TensorType) -> Layout | None:
-    """The layout of a view op's result from its operand's; None where the result needs a copy."""
+    """The layout of a view op's result, from its operand's layout; None if the result needs a copy."""
     attrs = read(OPS[o.name], o.op.attributes)
     if o.name == "reshape":
         strides = reshape_strides(x_type.shape, x.strides, attrs["shape"])
@@ -155,10 +154,9 @@ def argument_strides(function: func.FuncOp, body: Body) -> list[tuple[int, ...]]
 
 
 def written_to_arguments(function: func.FuncOp, body: Body) -> dict[int, int]:
-    """Values that the ops that make them write into the argument that they update, with its number.
+    """The values that their producers write directly into the argument that they update, with the argument's number.
 
-    What is a view of something, or is returned before that as another result, is copied there
-    (gflow-materialize makes the copy).
+    A view, and a value that another result returns first, is copied into the argument instead (by gflow-materialize).
     """
     found: dict[int, int] = {}
     seen: set[int] = set()
@@ -176,12 +174,12 @@ def written_to_arguments(function: func.FuncOp, body: Body) -> dict[int, int]:
 def layouts(
     function: func.FuncOp, body: Body, written: Mapping[int, int] | None = None
 ) -> list[Layout]:
-    """The layout of every value. A view op that cannot be a view copies: it is its own base.
+    """The layout of every value. A view op that strides cannot express copies: its result is its own base.
 
-    What an op writes into an argument has the argument's strides, for all that read it.
+    A value that is written into an argument has the argument's strides.
 
     Args:
-        written: such values with the numbers of the arguments; `written_to_arguments` if None.
+        written: these values with the numbers of the arguments; `written_to_arguments` if None.
     """
     found: list[Layout | None] = [None] * len(body.values)
     parts = parts_in_place(body)
@@ -220,10 +218,10 @@ def layouts(
 
 
 def parts_in_place(body: Body) -> dict[int, Layout]:
-    """Values that lie in the result of a concatenation or a copy that stands further down (`IN_PLACE`).
+    """The values that are stored in the result of a later concatenation or copy (`IN_PLACE`).
 
     Raises:
-        PassError: one cannot lie there.
+        PassError: a value cannot be stored there.
     """
     found: dict[int, Layout] = {}
     for o in reversed(body.ops):
@@ -244,7 +242,7 @@ def parts_in_place(body: Body) -> dict[int, Layout]:
 
 
 def part_layouts(body: Body, o: Op, parts: Mapping[int, Layout]) -> list[Layout]:
-    """Where the operands of a concatenation or a copy belong in its result."""
+    """The layouts of the operands of a concatenation or a copy within its result."""
     (r,) = o.results
     whole = parts.get(r) or Layout(r, 0, row_major_strides(body.types[r].shape))
     if o.name != "concatenate":
@@ -256,7 +254,8 @@ def part_layouts(body: Body, o: Op, parts: Mapping[int, Layout]) -> list[Layout]
 
 
 def source_layout(body: Body, value: int, layout: Layout) -> tuple[int, Layout] | None:
-    """The value that `value` is a reshape or transpose of, and how it lies if `value` is to lie as told."""
+    """The value that `value` is a reshape or transpose of, and the layout that it needs so that `value` has
+    `layout`."""
     while (p := body.producer[value]) >= 0 and body.ops[p].name in ("reshape", "transpose"):
         shape, (x,) = body.types[value].shape, body.ops[p].operands
         if body.ops[p].name == "reshape":
@@ -272,12 +271,12 @@ def source_layout(body: Body, value: int, layout: Layout) -> tuple[int, Layout] 
 
 
 def padded_strides(shape: Sequence[int], width: int) -> tuple[int, ...]:
-    """Strides of a tensor whose rows take up `width` elements."""
+    """The strides of a tensor whose rows are `width` elements apart."""
     return row_major_strides((*shape[:-1], width))
 
 
 def widths_of(o: Op, body: Body) -> list[int]:
-    """What rows of each result of an op take up, in elements; 0 for dense results.
+    """For each result of an op, the distance of its rows in elements; 0 for dense results.
 
     Raises:
         PassError: the attribute is malformed.
@@ -300,30 +299,31 @@ def widths_of(o: Op, body: Body) -> list[int]:
 
 
 def extent_bytes(ty: TensorType, strides: Sequence[int]) -> int:
-    """Bytes that a value of the arena takes up, what is behind its last row included. strides: its own."""
+    """The bytes of a value in the arena, with the padding of its last row. strides: those of the value."""
     if ty.numel == 0 or not is_padded(ty, strides):
         return ty.nbytes
     return at_most(prod(ty.shape[:-1]) * strides[-2]) * ty.itemsize
 
 
 def is_padded(ty: TensorType, strides: Sequence[int]) -> bool:
-    """Whether rows of a value are farther apart than they are long, and the rest is row-major."""
+    """Whether the rows of a value are padded and its other dimensions are row-major."""
     if ty.rank < 2 or strides[-1] != 1 or strides[-2] <= ty.shape[-1]:
         return False
     return tuple(strides) == padded_strides(ty.shape, strides[-2])
 
 
 def row_of(body: Body, at: Sequence[Layout], value: int) -> Row | None:
-    """The rows of a value that is padded, or shows whole rows of one that is, along any of its dimensions; None of
-    others."""
+    """The rows of a padded value, or of a view of whole rows of one, along any of its dimensions; else None."""
     layout = at[value]
     p = body.producer[layout.base]
     if p < 0 or PADDED not in body.ops[p].op.attributes or layout.offset:
         return None
-    row = body.types[layout.base].shape[-1]
     width = widths_of(body.ops[p], body)[body.ops[p].results.index(layout.base)]
+    if not width:
+        return None
+    row = body.types[layout.base].shape[-1]
     whole = (row, 1) in zip(body.types[value].shape, layout.strides)
-    return Row(row, width) if width and whole else None
+    return Row(row, width) if whole else None
 
 
 def is_view(o: Op, at: Sequence[Layout]) -> bool:

@@ -1,33 +1,33 @@
-"""What a pass is: a name, a function over one `func.func`, and its options as a dataclass.
+"""The definition of a pass: a name, a function over one `func.func`, and its options as a dataclass.
 
-A pass lives in a file of its own in this folder, with a docstring that shows IR before and after,
-and exports `PASS`. `compiler/driver/pass_manager.py` finds it there; nothing else needs to be touched.
+A pass is one file in a folder of `compiler/passes/`, with a docstring that shows IR before and after, and exports
+`PASS`. `compiler/driver/pass_manager.py` finds it by its file name; no registration is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from gflow.dialects.mlir import func
+from gflow.dialects.records import record
 
 from ..ir.errors import PassError
 from ..memory.analyses import run_forgetting
 from ..targets import Target, parse_target
 
 
-@dataclass(frozen=True)
+@record
 class NoOptions:
-    """Options of a pass that has none."""
+    """The options of a pass without options."""
 
 
 def target_of(name: str) -> Target | None:
-    """The target that an option names; None where it names none.
+    """The target that an option names; None for an empty name.
 
     Raises:
-        PassError: it is unknown.
+        PassError: the target is unknown.
     """
     try:
         return parse_target(name) if name else None
@@ -36,13 +36,13 @@ def target_of(name: str) -> Target | None:
 
 
 class Kept(Enum):
-    """What a pass has left as it was, as it says by the result of its `run`; nothing, where that is None."""
+    """What a pass left unchanged, as its `rewrite` returns it; None stands for nothing."""
 
     #: ops, their order, operands, types, and the attributes that say how values lie; others may have been written
     BODY = "body"
 
 
-@dataclass(frozen=True)
+@record
 class Pass:
     """One pass.
 
@@ -62,10 +62,10 @@ class Pass:
     doc: str = ""
 
     def run(self, function: func.FuncOp, options: Any) -> Kept | None:
-        """Rewrite the function in place, and forget the analyses that hold no longer; what the pass kept.
+        """Rewrite the function in place and drop invalid analyses. Returns what the pass kept.
 
         Raises:
-            PassError: the pass says why it cannot.
+            PassError: the pass fails; the message says why.
         """
         return run_forgetting(lambda: self.rewrite(function, options))
 

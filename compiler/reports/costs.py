@@ -1,9 +1,9 @@
-"""What a program costs, before and after the passes: kernels, bytes moved, operations, time on a device.
+"""The cost of a program before and after the passes: kernels, bytes moved, operations, time on a device.
 
     found = report(before, after, "h100")
     print(found)
 
-The time is a roofline (see `cost`): what the device needs at least, not what it was measured to need.
+The time is a roofline (see `cost`), a lower bound for the device. It is not measured.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 
 from ..driver.pipeline_text import nearest
 from ..ir import cost as costs
@@ -25,9 +26,9 @@ from .visual.page import byte_text
 _HEAVIEST = 12
 
 
-@dataclass(frozen=True)
+@record
 class OpCost:
-    """One op that takes time. index: its number in its function."""
+    """The cost of one op. index: its position in its function."""
 
     index: int
     kind: str
@@ -41,9 +42,9 @@ class OpCost:
 
 @dataclass
 class Measure:
-    """What all functions of a module cost. arena: bytes of the planned arenas; None without a plan.
+    """The cost of all functions of a module. arena: bytes of the planned arenas, or None if memory is not planned.
 
-    aten: calls that run through PyTorch, by overload, each with the places that it comes from.
+    aten: ATen calls by overload, each with the source locations of its uses.
     """
 
     ops: list[OpCost] = field(default_factory=list)
@@ -57,7 +58,7 @@ class Measure:
 
     @property
     def bytes(self) -> int:
-        """Bytes that the ops read and write."""
+        """The bytes that all ops read and write."""
         return sum(o.bytes for o in self.ops)
 
     @property
@@ -71,7 +72,7 @@ class Measure:
         return sum(o.seconds for o in self.ops)
 
 
-@dataclass(frozen=True)
+@record
 class Report:
     """A program before and after the passes, on a device. `str()` gives the text for people."""
 
@@ -81,12 +82,12 @@ class Report:
 
     @property
     def bytes_ratio(self) -> float:
-        """Bytes moved after, as a share of those before."""
+        """Bytes moved after the passes, divided by bytes moved before them."""
         return self.after.bytes / self.before.bytes if self.before.bytes else 1.0
 
     @property
     def heaviest(self) -> list[OpCost]:
-        """The ops after the passes that take longest, the longest first."""
+        """The slowest ops after the passes, slowest first."""
         return sorted(self.after.ops, key=lambda o: (-o.seconds, o.index))[:_HEAVIEST]
 
     def __str__(self) -> str:
@@ -165,7 +166,7 @@ def device_named(name: str) -> Device:
 
 
 def measure(module: ir.Module | ir.Operation, device: Device | str) -> Measure:
-    """What the functions of a module cost on a device."""
+    """The cost of a module's functions on a device."""
     if isinstance(device, str):
         device = device_named(device)
     found = Measure()
@@ -208,7 +209,7 @@ def _measure_function(function: ir.Operation, device: Device, found: Measure) ->
 
 
 def _fused_kind(op: ir.Operation) -> str:
-    """Fused kernels by what is hardest in them."""
+    """The class of a fused kernel: the most expensive kind of op in its region."""
     inner = {o.operation.name.removeprefix("gflow.") for o in op.regions[0].blocks[0].operations}
     for name in ("matmul", "convolution", "convolution_input_grad", "convolution_weight_grad"):
         if name in inner:
@@ -221,9 +222,9 @@ def report(
     after: ir.Module | ir.Operation | Measure,
     device: Device | str = "cpu",
 ) -> Report:
-    """Compare a module as it was read with what the passes made of it.
+    """Compare a module before the passes with the module after them.
 
-    Passes change a module in place, so `before` may be what `measure` said of it then.
+    Passes change a module in place, so `before` may be the result of `measure` before they ran.
 
     Raises:
         ValueError: there is no such device.

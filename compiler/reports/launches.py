@@ -1,26 +1,32 @@
-"""What the launches of a program for CUDA move and compute, from its IR: `gflow-opt --emit=launches`.
+"""Bytes and operations of each launch of a CUDA program, from its IR: `gflow-opt --emit=launches`.
 
-For each op of a planned function: its launches, the bytes it reads and writes (each byte of an operand once,
-however often a stride of 0 repeats it), scratch that is written and read again (partial sums, operands copied to
-lie in whole vectors), its operations, and the floor of its time on the target's device: a roofline (`cost`) of that and
-of the launches. A floor is no prediction: tiles that are read again from the second-level cache, waits and the
-last wave's idle multiprocessors come on top. `programs` and `waves` say how well a launch fills the device: the
-programs of its largest launch, and these over what all multiprocessors hold at once by their blocks and warps
-(registers and shared memory may hold fewer).
+The report lists, for each op of a planned function:
 
-A sum over kinds of op says how much only moves data. The lower bound is what no program could do without: each
-argument read and each result written once, and the products.
+- its launches;
+- the bytes that it reads and writes. Each byte of an operand counts once, also where a stride of 0 repeats it;
+- scratch that is written and read again: partial sums, and operands copied for vectorized access;
+- its operations;
+- a lower bound of its time on the target's device: a roofline (`cost`) of bytes and operations, and launch overhead.
+
+The lower bound is not a prediction. It leaves out repeated reads from the L2 cache, waits, and idle multiprocessors in
+the last wave. `programs` and `waves` show how well a launch fills the device: the programs of its largest launch, and
+that number divided by the programs that all multiprocessors hold at once, by their limits of blocks and warps.
+Registers and shared memory may lower it further.
+
+A sum over kinds of op shows how many bytes are only moved. The lower bound of the whole function reads each argument
+once, writes each result once, and computes the matrix products.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import LaunchStep, Step
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 from ..emit.triton.build import build_with
@@ -59,13 +65,13 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
-    """An op of the program.
+    """The cost of one op of the program.
 
-    launches: its own; none for an op that shares another's. read, written: bytes; scratch counts in both.
-    seconds: the floor of its time on the device, launches included. programs: of its largest launch. waves: these
-    over what the device holds at once.
+    launches: its own, 0 if it shares the launch of another op. read, written: bytes, both with scratch.
+    seconds: lower bound of its time on the device, with launch overhead. programs: those of its largest launch.
+    waves: `programs` divided by the programs that the device holds at once.
     """
 
     kind: str
@@ -82,15 +88,15 @@ class Launch:
 
     @property
     def moved(self) -> int:
-        """Bytes that it reads and writes."""
+        """The bytes that the op reads and writes."""
         return self.read + self.written
 
 
-@dataclass(frozen=True)
+@record
 class LaunchReport:
     """The launches of a program on a device. `str()` gives the text for people.
 
-    bound: what no program could do without; bound_seconds: the floor of its time.
+    bound: the least bytes and operations of any program for this function. bound_seconds: a lower bound of its time.
     """
 
     name: str
@@ -112,7 +118,7 @@ class LaunchReport:
 
     @property
     def copied(self) -> int:
-        """Bytes moved by ops that compute nothing."""
+        """The bytes moved by ops that only move data."""
         return sum(entry.moved for entry in self.launches if entry.kind in COPIES)
 
     @property
@@ -150,7 +156,7 @@ class LaunchReport:
         return table(rows, "<>>>>>>")
 
     def _ops(self) -> str:
-        """Ops of one kind, text and type in one row, those that take longest first."""
+        """One row for all ops of equal kind, text and type; slowest rows first."""
         groups: dict[tuple[str, str, str, int], list[Launch]] = {}
         for entry in self.launches:
             groups.setdefault((entry.kind, entry.label, entry.type, entry.moved), []).append(entry)
@@ -190,10 +196,10 @@ def _sums(found: list[Launch], total: float) -> tuple[str, ...]:
 
 
 def launch_report(function: func.FuncOp, target: Target) -> LaunchReport:
-    """What the launches of a planned function cost.
+    """The cost of each launch of a planned function.
 
     Raises:
-        CannotLower: the function has no plan, or an op no code.
+        CannotLower: the function is not planned, or an op cannot be generated.
     """
     b, device = Builder(function, target), target.device
     program = build_with(b)
@@ -224,7 +230,7 @@ def _launch(b: Builder, o: Op, launches: int, device: Device, steps: Sequence[St
 
 
 def _fills(b: Builder, step: LaunchStep) -> tuple[int, float]:
-    """The programs of a launch, and these over what the device holds at once."""
+    """The programs of a launch, and that number divided by the programs that the device holds at once."""
     device, config = b.target.device, b.triton[step.kernel].configs[step.config]
     at_once = device.multiprocessors * max(1, min(device.blocks, device.warps // config.num_warps))
     programs = prod(step.grid)
@@ -232,8 +238,8 @@ def _fills(b: Builder, step: LaunchStep) -> tuple[int, float]:
 
 
 def kind_of_op(o: Op) -> str:
-    """What sort of work an op is: "matmul", "convolution", "attention", "reduction", "pointwise", "index",
-    "copy" (moves elements), "cast" (and rounds them), "ATen"."""
+    """The kind of an op: "matmul", "convolution", "attention", "reduction", "pointwise", "index",
+    "copy" (moves elements), "cast" (moves and converts them), "ATen"."""
     if o.name != "fused":
         return _KINDS.get(o.name, o.name)
     root = root_of(o.op)
@@ -247,7 +253,7 @@ def kind_of_op(o: Op) -> str:
 
 
 def _read(b: Builder, o: Op) -> int:
-    """Bytes that an op reads: of a value under several views no more than it has."""
+    """The bytes that an op reads. A value that is read through several views counts at most once."""
     if o.name in ("take", "gather"):  # as much as they give, and the indices
         return sum(_unique(b, v) for v in (*o.results, *o.operands[1:]))
     parts: dict[int, dict[tuple[Layout, tuple[int, ...]], int]] = {}
@@ -259,14 +265,14 @@ def _read(b: Builder, o: Op) -> int:
 
 
 def _unique(b: Builder, value: int) -> int:
-    """Bytes of a value in memory; what a stride of 0 repeats counts once."""
+    """The bytes of a value in memory. Elements that a stride of 0 repeats count once."""
     ty = b.body.types[value]
     sizes = zip(ty.shape, b.strides(value))
     return prod(size for size, stride in sizes if stride or not size) * ty.itemsize
 
 
 def _taken(o: Op, operand: int) -> int:
-    """Bytes that a kernel may take of an operand: slices of it, where it has nothing else of it."""
+    """The most bytes of an operand that a kernel can read. If it reads only slices, their sum."""
     if o.name != "fused":
         return 1 << 62
     argument = o.op.regions[0].blocks[0].arguments[operand]
@@ -277,7 +283,7 @@ def _taken(o: Op, operand: int) -> int:
 
 
 def _with_tf32(function: func.FuncOp, o: Op, cost: Cost) -> Cost:
-    """The cost of a product of float32 at the rate that the function allows it."""
+    """The cost of a float32 product, at the TF32 rate if the function allows TF32."""
     if not cost.contraction or cost.dtype != "f32":
         return cost
     allowed = function.operation.attributes.get("gflow.tf32", None)
@@ -286,7 +292,7 @@ def _with_tf32(function: func.FuncOp, o: Op, cost: Cost) -> Cost:
 
 
 def _bound(b: Builder, device: Device) -> tuple[Cost, float]:
-    """Arguments read once, results written once; products, each at its rate."""
+    """The lower bound: each argument read once, each result written once, each product at the rate of its dtype."""
     body = b.body
     used = {b.at[v].base for o in body.ops for v in o.operands if o.name not in VIEW_OPS}
     moved = sum(_unique(b, v) for v in body.arguments if v in used)
@@ -306,7 +312,7 @@ def _bound(b: Builder, device: Device) -> tuple[Cost, float]:
 
 
 def _products(o: Op) -> Cost:
-    """The cost of an op's contraction without what follows it."""
+    """The cost of an op's contraction without its epilogue."""
     root = root_of(o.op) if o.name == "fused" else None
     return cost_of(o.op if root is None else root)
 

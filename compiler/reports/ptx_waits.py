@@ -1,19 +1,19 @@
-"""Whether a kernel's PTX waits for its asynchronous copies before it reads what they bring.
+"""Checks that a kernel's PTX waits for its asynchronous copies before it reads the copied data.
 
     cp.async … ; cp.async.commit_group          a group; `cp.async.wait_group N` waits for all but the last N,
                                                 and `bar.sync` shows other threads' groups
     mbarrier.arrive.expect_tx ; cp.async.bulk…  a phase; `mbarrier.try_wait` waits for the oldest
     wgmma, ldmatrix, ld.shared                  a read
 
-Blocks are walked in the order in which control reaches them, each innermost loop three times. An iteration reads as
-many groups (phases) as it makes, in the order in which they were made, those before the loop first: at its last read
-the k-th iteration must have waited for k times as many, and at its first read for one more than the iteration before.
-Between copies by threads (`cp.async`) and a `wgmma`, which reads by another proxy, there must be a
-`fence.proxy.async`.
+Method: basic blocks are visited in control-flow order, each innermost loop three times. An iteration reads as many
+groups (phases) as it starts, oldest first, beginning with those before the loop. At its last read, the k-th iteration
+must have waited for k times that number. At its first read, it must have waited for one more than the iteration before.
+A `fence.proxy.async` must stand between copies by threads (`cp.async`) and a `wgmma`, which reads through another
+proxy.
 
-Which bytes an instruction reads is not followed: a wait that stands in the wrong iteration is found, one for the wrong
-operand of two in one iteration only where the number of waits differs. Whether a copy overwrites what is still read is
-not asked.
+Limits: the check does not track which bytes an instruction reads. It finds a wait in the wrong iteration. It finds a
+wait for the wrong one of two operands in one iteration only if the number of waits differs. It does not check whether a
+copy overwrites data that is still to be read.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-#: iterations that a loop is walked for: the last ones see what the ones before them left
+from gflow.dialects.records import record
+
+#: visits of a loop's body: later iterations start with the groups that earlier ones left
 _ITERATIONS = 3
 
 _LABEL = re.compile(r"^\s*(\$\w+):")
 _ENDS = re.compile(r"^\s*(?:ret|exit|trap)\b")
 _JUMP = re.compile(r"\bbra(?:\.uni)?\s+(\$\w+)")
 
-#: what a line does, the first that fits
+#: patterns of lines by their effect; the first match counts
 _KINDS = tuple(
     (kind, re.compile(text))
     for kind, text in (
@@ -49,9 +51,9 @@ _KINDS = tuple(
 _READS = ("product", "read")
 
 
-@dataclass(frozen=True)
+@record
 class _Line:
-    """What a line of PTX does. number: its own. count: of groups that may still be on their way."""
+    """The effect of a PTX line. number: its line number. count: groups that may still be in flight after it."""
 
     number: int
     kind: str
@@ -61,7 +63,7 @@ class _Line:
 
 @dataclass
 class _Block:
-    """Lines that run one after the other. jump: the label behind them; falls: whether what stands next may follow."""
+    """A basic block. jump: the label that it branches to. falls: whether control may continue at the next block."""
 
     label: str = ""
     lines: list[_Line] = field(default_factory=list)
@@ -71,7 +73,7 @@ class _Block:
 
 @dataclass
 class _Stream:
-    """Groups, or phases: how many were made, waited for by the thread, and by all threads. used: read before."""
+    """Counts of groups or phases: started, waited for by this thread, waited for by all threads. used: already read."""
 
     made: int = 0
     waited: int = 0
@@ -80,7 +82,7 @@ class _Stream:
 
 
 def unawaited(ptx: str) -> list[str]:
-    """Reads of shared memory in a kernel's PTX whose copies may not have arrived, each as a line with its number."""
+    """The reads of shared memory in a kernel's PTX whose copies may not have completed, each as its line and number."""
     blocks = _blocks(ptx.split("\n"))
     after = [_targets(blocks, n) for n in range(len(blocks))]
     order = _order(after)
@@ -98,7 +100,7 @@ def unawaited(ptx: str) -> list[str]:
 
 
 def _blocks(rows: Sequence[str]) -> list[_Block]:
-    """The text's blocks, each begun by a label or by what stands behind a jump."""
+    """The basic blocks of the text. A block begins at a label or after a branch."""
     found = [_Block()]
     for number, row in enumerate(rows, 1):
         text = row.partition("//")[0]
@@ -115,13 +117,13 @@ def _blocks(rows: Sequence[str]) -> list[_Block]:
 
 
 def _targets(blocks: Sequence[_Block], n: int) -> list[int]:
-    """The blocks that may run after one."""
+    """The successors of a block."""
     to = [m for m, b in enumerate(blocks) if b.label and b.label == blocks[n].jump]
     return [*to, n + 1] if blocks[n].falls and n + 1 < len(blocks) else to
 
 
 def _order(after: Sequence[Sequence[int]]) -> list[int]:
-    """Blocks in reverse postorder: each before those that only it leads to."""
+    """The blocks in reverse postorder."""
     found: list[int] = []
     seen, stack = {0}, [(0, iter(after[0]))]
     while stack:
@@ -137,7 +139,7 @@ def _order(after: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _loops(after: Sequence[Sequence[int]], order: Sequence[int]) -> dict[int, set[int]]:
-    """The blocks of each innermost loop, by the one that it begins with."""
+    """The blocks of each innermost loop, by its header."""
     at = {n: i for i, n in enumerate(order)}
     before: dict[int, list[int]] = {}
     for n in order:
@@ -164,7 +166,7 @@ def _line(number: int, text: str) -> Iterator[_Line]:
 
 
 class _Walk:
-    """The state at a line, and the reads that were too early."""
+    """The state of the walk, and the early reads found so far."""
 
     def __init__(self) -> None:
         self.groups, self.phases = _Stream(), _Stream()
@@ -172,7 +174,7 @@ class _Walk:
         self.found: list[str] = []
 
     def straight(self, lines: Sequence[_Line]) -> None:
-        """Lines outside of loops: copies that nobody has waited for must not be all there are."""
+        """Visit lines outside of loops: a read needs at least one group that was waited for."""
         for line in lines:
             self.step(line)
             for s in (self.groups, self.phases):
@@ -181,7 +183,7 @@ class _Walk:
         self.settle()
 
     def loop(self, body: Sequence[_Line]) -> None:
-        """A loop's body, some times over."""
+        """Visit a loop's body `_ITERATIONS` times."""
         groups = sum(line.kind == "group" for line in body)
         phases = sum(line.kind == "phase" for line in body)
         reads = [n for n, line in enumerate(body) if line.kind in _READS]
@@ -220,7 +222,7 @@ class _Walk:
                 self.say(line, "a wgmma reads copies by threads without fence.proxy.async")
 
     def settle(self) -> None:
-        """What was waited for to the last is not read again."""
+        """Drop the groups that have been waited for completely: they are not read again."""
         for s in (self.groups, self.phases):
             if s.waited == s.made:
                 s.used = s.shown = s.made

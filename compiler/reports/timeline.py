@@ -1,17 +1,17 @@
-"""The step of a program on many ranks, simulated: `gflow-opt --emit=timeline`.
+"""A simulated step of a program on many ranks: `gflow-opt --emit=timeline`.
 
-Times of computations are floors (a roofline of each op), those of collectives the network's model; the table names
-both. A collective is covered as far as its wait does not stand still.
+The time of a computation is a lower bound (the roofline of its op). The time of a collective comes from the network
+model. The table lists both. The part of a collective that runs while the rank computes is called covered.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from math import prod
 
 from gflow.dialects.distribution.mesh import Mesh, mesh_of
 from gflow.dialects.mlir import func
+from gflow.dialects.records import record
 
 from ..distribution.program_events import BETWEEN_NODES, NODE, program_events
 from ..distribution.simulator import START, Event, Timeline, simulate
@@ -23,15 +23,15 @@ from .visual.page import byte_text
 RANKS = "each rank"
 
 
-@dataclass(frozen=True)
+@record
 class StepOnRanks:
     """A simulated step. `str()` gives the text for people.
 
     Attributes:
-        name: of the function.
-        mesh: None for a program of one rank.
-        line: what happens when.
-        events: of a rank, in program order.
+        name: the function's name.
+        mesh: the mesh of ranks, or None for a program of one rank.
+        line: the simulated timeline.
+        events: the events of a rank, in program order.
     """
 
     name: str
@@ -48,17 +48,17 @@ class StepOnRanks:
 
     @property
     def sent(self) -> int:
-        """Bytes that a rank sends."""
+        """The bytes that a rank sends in the step."""
         return self.line.sent.get(RANKS, 0)
 
     @property
     def exposed(self) -> float:
-        """Seconds in which a rank stands still for a collective."""
+        """The seconds that a rank waits for collectives."""
         return self.line.exposed(RANKS)
 
     @property
     def covered(self) -> float:
-        """The share of the bytes sent that move while the rank computes: 1 where no wait stands still."""
+        """The share of sent bytes that move while the rank computes, from 0 to 1 (no rank waits)."""
         if not self.sent:
             return 1.0
         waited: defaultdict[str, float] = defaultdict(float)
@@ -111,13 +111,13 @@ def _kind(label: str) -> str:
 
 
 def mesh_with(function: func.FuncOp, text: str) -> Mesh | None:
-    """The function's mesh with other numbers of ranks along some axes.
+    """The function's mesh with other sizes of some axes.
 
     Args:
-        text: as "dp=64,tp=8"; "" for none.
+        text: the new sizes, for example "dp=64,tp=8"; "" changes nothing.
 
     Raises:
-        ValueError: it is no such text, or the mesh has no such axis.
+        ValueError: the text has another form, or names an axis that the mesh lacks.
     """
     mesh = mesh_of(function)
     if not text:
@@ -137,7 +137,7 @@ def mesh_with(function: func.FuncOp, text: str) -> Mesh | None:
 def step_on_ranks(
     function: func.FuncOp, device: Device, network: Network, mesh: Mesh | None = None
 ) -> StepOnRanks:
-    """A call of the function on all ranks of a mesh; of its own without one."""
+    """Simulate a call of the function on all ranks of `mesh`, or of the function's own mesh if it is None."""
     mesh = mesh or mesh_of(function)
     events = program_events(function, device, network, mesh)
     name = str(function.name).strip('"')

@@ -24,10 +24,10 @@ GROUPS = (
 
 
 def _option(doc: str, default: Any = None, *, group: int = 0, **more: str) -> Any:
-    """A field with its line in `--help`.
+    """A field of `Options` with its line in `--help`.
 
-    more: flag (its name if not the field's), alias, value (what stands for it in `--help`), bare (the
-    value of the flag without one).
+    more: flag (the option's name, if it is not the field's), alias, value (its placeholder in `--help`), bare (the
+    value of the option when it is given without one).
     """
     metadata = {"doc": doc, "group": GROUPS[group], **more}
     if isinstance(default, list):
@@ -37,7 +37,7 @@ def _option(doc: str, default: Any = None, *, group: int = 0, **more: str) -> An
 
 @dataclass
 class Options:
-    """What the command line asks for. The metadata of each field is its line in `--help`."""
+    """The options of the command line. The metadata of each field holds its line in `--help`."""
 
     input: str = "-"
     output: str = "-"
@@ -150,7 +150,7 @@ class Options:
 
 
 def flags() -> dict[str, dataclasses.Field]:
-    """Every option by its flag, and by its other name if it has one."""
+    """Every option, by its flag and by its alias."""
     found = {}
     for item in dataclasses.fields(Options):
         if item.metadata:
@@ -161,7 +161,7 @@ def flags() -> dict[str, dataclasses.Field]:
 
 
 def parse_args(argv: list[str]) -> Options:
-    """The options that `argv` (without the program's name) asks for.
+    """Parse `argv` (without the program's name).
 
     Raises:
         UsageError: an unknown flag, a missing or wrong value, too many files.

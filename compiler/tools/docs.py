@@ -48,8 +48,8 @@ _DRAWING = "<!-- not run: a drawing, which leaves parts out -->"
 
 
 def _body(doc: str) -> str:
-    """A docstring as Markdown: blocks indented by four spaces become code. What `Before:` shows in part is a drawing,
-    and so is what follows from it."""
+    """A docstring as Markdown: blocks indented by four spaces become code. A `Before:` block that is incomplete IR, and
+    the block after it, are marked as drawings: the tests do not run them."""
     out: list[str] = []
     inside = drawing = False
     lines = doc.strip().splitlines()

@@ -1,4 +1,4 @@
-"""What gflow-opt prints between passes and after them: IR, and the time each took."""
+"""IR that gflow-opt prints between passes, and the report of times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .args import Options
 
 
 def module_text(op: ir.Operation, options: Options) -> str:
-    """A module as the options want it printed; large constants become resources."""
+    """A module as text, in the form that the options ask for. Large constants become resources."""
     externalize(op)
     limit = options.mlir_elide_elementsattrs_if_larger
     resources = options.mlir_elide_resource_strings_if_larger
@@ -34,7 +34,7 @@ def module_text(op: ir.Operation, options: Options) -> str:
 
 
 def instrument(options: Options) -> Callable[[str, str, ir.Operation], None] | None:
-    """Prints IR around passes, where the options ask for it."""
+    """An instrumentation that prints IR around passes, if the options ask for it."""
     wanted = {
         "before": (options.mlir_print_ir_before_all, options.mlir_print_ir_before),
         "after": (options.mlir_print_ir_after_all, options.mlir_print_ir_after),

@@ -1,6 +1,6 @@
-"""What `gflow-opt --emit=FORM` prints: an emitter for each form, by name.
+"""`gflow-opt --emit=FORM`: an emitter for each form, by name.
 
-An emitter gets the module after the passes and gives text. Another generator adds its own:
+An emitter takes the module after the passes and returns text. Another code generator adds its own:
 
     EMITTERS["triton"] = my_function      # (module: ir.Operation, options: EmitOptions) -> str
 """
@@ -26,13 +26,15 @@ from ..targets.links import network_of
 
 
 class EmitError(ValueError):
-    """This form cannot be printed of this module; the message says why and what to do."""
+    """The module cannot be printed in this form. The message says why, and what to do."""
 
 
 @dataclass
 class EmitOptions:
-    """target: whose kernels. timing: seconds by phase are added here. network: how ranks are joined; by default as
-    the target's devices are."""
+    """Options of emitters.
+
+    target: the target of the kernels. timing: receives the seconds of each phase. network: the network between ranks;
+    by default that of the target's device."""
 
     target: str = "cpu"
     timing: dict[str, float] = field(default_factory=dict)
@@ -44,11 +46,11 @@ Emitter = Callable[[ir.Operation, EmitOptions], str]
 
 
 def emit(form: str, module: ir.Operation, options: EmitOptions) -> str:
-    """The module in the form that is asked for.
+    """The module in the given form, as text.
 
     Raises:
-        EmitError: there is no such form, or not of this module.
-        CompileError: an op has no code.
+        EmitError: the form is unknown, or does not exist for this module.
+        CompileError: code generation does not support an op.
     """
     check_form(form)
     with module.context:
@@ -66,7 +68,7 @@ def check_form(form: str) -> None:
 
 
 def functions(module: ir.Operation) -> list[func.FuncOp]:
-    """The functions with a body.
+    """The functions of a module that have a body.
 
     Raises:
         EmitError: there are none.
@@ -114,7 +116,7 @@ def _programs(module: ir.Operation, options: EmitOptions) -> list[Program]:
 
 
 def kernels(module: ir.Operation, options: EmitOptions) -> str:
-    """The generated kernels as one module, each under a comment that says what launches it."""
+    """The generated kernels as one module. A comment before each kernel lists the steps that launch it."""
     declared: dict[str, str] = {}
     texts: dict[str, str] = {}
     launched: dict[str, list[str]] = {}
@@ -139,7 +141,7 @@ _MOST_LABELS = 3
 
 
 def _label(text: str) -> str:
-    """A step's label in one line, without the location's syntax."""
+    """The label of a step as one line, without the syntax of locations."""
     text = re.sub(r"loc\((.*)\)$", r"\1", text.replace("\n", " "))
     return re.sub(r'"([^"]*)"', r"\1", text)
 
@@ -166,8 +168,8 @@ def _lowered(module: ir.Operation, options: EmitOptions) -> ir.Operation:
 
 
 def _on_gpu(module: ir.Operation, options: EmitOptions) -> tuple[list[func.FuncOp], Target]:
-    """The functions, which must be planned, and the GPU that is asked for, or else the one that kernels were selected
-    for, or CUDA's default one."""
+    """The planned functions, and the GPU target: that of the options, else the one that kernels were selected for, else
+    CUDA's default."""
     found = functions(module)
     names = [options.target, *filter(None, map(selected_for, found)), "cuda"]
     target = next(target for target in map(parse_target, names) if target.gpu)
@@ -177,7 +179,7 @@ def _on_gpu(module: ir.Operation, options: EmitOptions) -> tuple[list[func.FuncO
 
 
 def triton(module: ir.Operation, options: EmitOptions) -> str:
-    """The sources of the Triton kernels, and the launches."""
+    """The sources of the Triton kernels, and their launches."""
     # start-up of gflow-opt: what is printed loads what it needs
     from .emit_triton import programs, triton_text
 
@@ -186,7 +188,7 @@ def triton(module: ir.Operation, options: EmitOptions) -> str:
 
 
 def launches(module: ir.Operation, options: EmitOptions) -> str:
-    """What the launches of Triton kernels move and compute, and the floor of the time for it."""
+    """Bytes, operations and a lower bound of the time of each launch of Triton kernels."""
     # start-up of gflow-opt: what is printed loads what it needs
     from ..reports.launches import launch_report
 
@@ -198,7 +200,7 @@ def launches(module: ir.Operation, options: EmitOptions) -> str:
 
 
 def timeline(module: ir.Operation, options: EmitOptions) -> str:
-    """A call on the ranks of the mesh, simulated."""
+    """A simulated call on all ranks of the mesh."""
     return "\n".join(str(simulated(f, options)) for f in functions(module))
 
 
@@ -219,7 +221,7 @@ def simulated(function: func.FuncOp, options: EmitOptions) -> StepOnRanks:
 
 
 def plan(module: ir.Operation, options: EmitOptions) -> str:
-    """Steps and memory, for people."""
+    """The plan as tables: steps and memory."""
     return "\n".join(plan_text(_planned(function)) for function in functions(module))
 
 
@@ -249,10 +251,10 @@ def plan_text(p: PlanReading) -> str:
 
 
 def stablehlo(module: ir.Operation, options: EmitOptions) -> str:
-    """Each function as a StableHLO module, without its checks.
+    """Each function as a StableHLO module. Checks (`gflow.check`) are left out.
 
     Raises:
-        EmitError: an op has no form in StableHLO.
+        EmitError: an op has no counterpart in StableHLO.
     """
     # start-up of gflow-opt: what is printed loads what it needs
     from ..engines.form import EngineError
@@ -267,10 +269,10 @@ def stablehlo(module: ir.Operation, options: EmitOptions) -> str:
 
 
 def onnx(module: ir.Operation, options: EmitOptions) -> str:
-    """The first function as an ONNX model, in the text form of `onnx.printer`, without its checks.
+    """The first function as an ONNX model, in the text form of `onnx.printer`. Checks (`gflow.check`) are left out.
 
     Raises:
-        EmitError: ONNX is not installed, or an op has no form in it.
+        EmitError: ONNX is not installed, or an op has no counterpart in ONNX.
     """
     # start-up of gflow-opt: what is printed loads what it needs
     from ..engines.form import EngineError

@@ -15,7 +15,7 @@ def programs(functions: list[func.FuncOp], target: Target) -> list[Program]:
     """The programs of planned functions.
 
     Raises:
-        CannotLower: an op has no code.
+        CannotLower: code generation does not support an op.
     """
     # start-up of gflow-opt: what is printed loads what it needs
     from ..emit.triton.build import build_program
@@ -24,9 +24,9 @@ def programs(functions: list[func.FuncOp], target: Target) -> list[Program]:
 
 
 def triton_text(program: Program, shown: Callable[[str], str] = str) -> str:
-    """A program's kernels as Python, each with its configs, after its launches as a comment.
+    """The launches of a program as a comment, then its kernels as Python source, each with its configs.
 
-    Sources are shown with their imports once. shown: how to print a step's label.
+    Imports are printed once. shown: prints the label of a step.
     """
     lines = [f"# @{program.name} for {program.target}: {len(program.steps)} steps, {len(program.triton)} kernels,"
              f" arena {program.arena_bytes:,} bytes", "#"]  # fmt: skip
@@ -42,7 +42,7 @@ def triton_text(program: Program, shown: Callable[[str], str] = str) -> str:
 
 
 def _split(source: str) -> tuple[list[str], str]:
-    """The imports that a source begins with, and the rest."""
+    """The imports at the beginning of a source, and the rest."""
     lines = source.splitlines()
     n = 0
     while n < len(lines) and (not lines[n] or lines[n].startswith(("import ", "from "))):

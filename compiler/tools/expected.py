@@ -1,4 +1,4 @@
-"""`--verify-diagnostics`: `expected-error@+1 {{text}}` comments against what was emitted.
+"""`--verify-diagnostics`: compares `expected-error@+1 {{text}}` comments with the emitted diagnostics.
 
 The same comments as `mlir-opt`: error, warning, remark or note; `@+N`, `@-N`, `@above`, `@below`,
 `@unknown`; `expected-error-re` takes text with regular expressions between `{{` and `}}`.
@@ -19,7 +19,7 @@ _COMMENT = re.compile(
 
 @dataclass
 class Expected:
-    """One expected diagnostic. `line` is None where the place is not to be known."""
+    """An expected diagnostic. `line` is None for one of unknown location."""
 
     severity: str
     text: str
@@ -30,9 +30,9 @@ class Expected:
     seen: bool = False
 
     def matches(self, diagnostic: Diagnostic, file: str) -> bool:
-        """Whether place and text fit; the severity is compared by the caller.
+        """Whether location and text agree. The caller compares the severity.
 
-        Places outside `file` (an op may point into the user's Python source) count as unknown.
+        Locations outside `file` count as unknown: an op may point into the user's Python source.
         """
         line = diagnostic.line if diagnostic.file == file and diagnostic.line else None
         if line != self.line:
@@ -98,7 +98,7 @@ def _regex(body: str) -> re.Pattern[str]:
 
 
 def compare(text: str, file: str, emitted: list[Diagnostic]) -> list[Diagnostic]:
-    """What differs between the comments of `text` and the emitted diagnostics; empty if nothing."""
+    """The differences between the comments of `text` and the emitted diagnostics; empty if they agree."""
     expected, problems = read_expected(text, file)
     flat: list[Diagnostic] = []
     for diagnostic in emitted:

@@ -1,4 +1,4 @@
-"""What `gflow-opt --help` and `--list-passes` print."""
+"""The texts of `gflow-opt --help` and `--list-passes`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _FLAG = 44
 
 
 def help_text() -> str:
-    """Options by subject, then every pass with its options; passes of a target's pipeline first."""
+    """The text of `--help`: options by subject, then every pass with its options, those of the targets' pipelines
+    first."""
     lines = [
         "OVERVIEW: gflow optimizer driver: reads MLIR, runs passes, prints MLIR, kernels or a plan",
         "",
@@ -45,7 +46,7 @@ def help_text() -> str:
 
 
 def _grouped() -> list[tuple[str, list[Pass]]]:
-    """Passes of the targets' pipelines in their order, then the others."""
+    """The passes of the targets' pipelines in pipeline order, then the others."""
     ours = our_passes()
     found: list[tuple[str, list[Pass]]] = []
     seen: set[str] = set()
@@ -68,7 +69,7 @@ def _value(item: dataclasses.Field) -> str:
 
 
 def option_lines(declared: Pass) -> list[tuple[str, str]]:
-    """Each option of a pass as ("max-ops=<int>", "what it does (default 64)")."""
+    """The options of a pass as pairs: ("max-ops=<int>", "its description (default 64)")."""
     lines = []
     for item in dataclasses.fields(declared.options):
         kind = str(item.type).replace("tuple[", "list of ").replace(", ...]", "")
@@ -83,7 +84,7 @@ def option_lines(declared: Pass) -> list[tuple[str, str]]:
 
 
 def list_text() -> str:
-    """What `--list-passes` prints."""
+    """The text of `--list-passes`."""
     lines = ["Passes of gflow:"]
     for one in our_passes().values():
         lines += _entry(f"--{one.name}", one.summary)
@@ -93,7 +94,7 @@ def list_text() -> str:
 
 
 def _entry(flag: str, doc: str) -> list[str]:
-    """A flag and its description, wrapped."""
+    """A flag and its description, wrapped to `_WIDTH` columns."""
     text = wrap(doc, _WIDTH - _FLAG - 5) or [""]
     first = f"  {flag:<{_FLAG}} - {text[0]}" if doc else f"  {flag}"
     return [first, *(f"  {'':<{_FLAG}}   {line}" for line in text[1:])]

@@ -1,4 +1,4 @@
-"""What `gflow-opt --import=FORM` reads: programs of other compilers, brought into the dialect before any pass."""
+"""`gflow-opt --import=FORM`: programs of other compilers, converted to the dialect before the first pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_import(form: str) -> None:
 
 
 def prepare_import(form: str, context: ir.Context) -> None:
-    """What the context needs before it parses the form."""
+    """Load what the context needs to parse the form."""
     if form == "stablehlo":
         # start-up of gflow-opt: what is read loads what it needs
         from ..engines.stablehlo.read import prepare
@@ -29,7 +29,7 @@ def prepare_import(form: str, context: ir.Context) -> None:
 
 
 def import_op(form: str, root: ir.Operation, diagnostics: list[Diagnostic]) -> ir.Operation | None:
-    """A parsed program in the dialect; None (and diagnostics) where it cannot be read."""
+    """Convert a parsed program to the dialect. Returns None and adds diagnostics if it cannot be converted."""
     if form == "mlir":
         return root
     # start-up of gflow-opt: what is read loads what it needs

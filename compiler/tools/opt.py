@@ -1,12 +1,11 @@
-"""`gflow-opt`: reads MLIR text, runs passes, prints MLIR text; as `mlir-opt`, for our dialect too.
+"""`gflow-opt`: reads MLIR text, runs passes, prints MLIR text. It is `mlir-opt` with the gflow dialect and its passes.
 
     gflow-opt model.mlir --pass-pipeline='builtin.module(func.func(gflow-simplify,cse))'
     gflow-opt - --gflow-simplify --cse -o out.mlir
     gflow-opt model.mlir --pipeline-for=cpu --emit=plan --gflow-report --view-memory memory.html
 
-Exit status 0 when everything parsed, ran and verified (or, under --verify-diagnostics, when the
-diagnostics were the expected ones), else 1. Input of any kind gives diagnostics, not a traceback.
-The parts are in `tools/`.
+The exit status is 0 if everything parsed, ran and verified, or, with --verify-diagnostics, if the diagnostics are the
+expected ones. Otherwise it is 1. Any input gives diagnostics, never a traceback.
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ def _pipeline(options: Options, text: str) -> Pipeline:
 
 
 class _Runner:
-    """Processes the parts of one input with one pipeline."""
+    """Runs one pipeline on the parts of an input."""
 
     def __init__(
         self, options: Options, pipeline: Pipeline, context: ir.Context, results: Results
@@ -161,7 +160,7 @@ class _Runner:
         self.reproducer = Writer(Path(keep)) if keep else None
 
     def run_all(self, text: str, name: str) -> bool:
-        """Process every part of `text`; whether all were good."""
+        """Process every part of `text`. Returns whether all succeeded."""
         self.sources.add(name, text)
         if not self.options.split_input_file:
             return self._run_part(text, name, 0)
@@ -191,7 +190,7 @@ class _Runner:
         return good
 
     def _process(self, text: str, name: str, diagnostics: list[Diagnostic]) -> str | None:
-        """What to print; None (and diagnostics) where something failed."""
+        """The text to print. Returns None and adds diagnostics if something failed."""
         options = self.options
         start = time.perf_counter()
         implicit = not options.no_implicit_module

@@ -1,13 +1,13 @@
-"""`gflow-reduce`: makes a module that fails smaller, as long as it fails.
+"""`gflow-reduce`: shrinks a module that fails, as long as it still fails.
 
     gflow-reduce model.mlir --pipeline-for=cpu -o small.mlir
     gflow-reduce model.mlir --pass-pipeline='builtin.module(func.func(gflow-fuse))'
     gflow-reduce model.mlir --test=./is-interesting.sh
 
-With a pipeline, a module is interesting if the pipeline fails on it as on the input: the same message
-(numbers and types apart), the same crash, or a time-out again. With `--test` it is interesting if the
-command, given the file's name as its last argument, exits with status 1 (as for `mlir-reduce`).
-A reproducer brings its own pipeline: `gflow-reduce --run-reproducer crash.mlir`.
+With a pipeline, a module is interesting if the pipeline fails on it in the same way as on the input: the same message
+except for numbers and types, the same crash, or a time-out. With `--test`, it is interesting if the command, with the
+file's name as its last argument, exits with status 1 (as for `mlir-reduce`). A reproducer contains its own pipeline:
+`gflow-reduce --run-reproducer crash.mlir`.
 
 The same input gives the same result, unless the time limit ends the search.
 """
@@ -43,7 +43,7 @@ from ..driver.stack import with_room
 from ..ir.diagnostics import Diagnostic, collect
 from .shrink import REDUCTIONS, Reduction, smaller_sizes
 
-#: whether a module's text still shows what is looked for
+#: whether a module's text is interesting
 Interesting = Callable[[str], bool]
 
 
@@ -70,12 +70,12 @@ class Search:
 
     @property
     def over(self) -> bool:
-        """Whether the time is up."""
+        """Whether the time limit has passed."""
         return time.monotonic() > self.end
 
 
 def reduce_text(text: str, interesting: Interesting, seconds: float = 300.0) -> Search:
-    """Shrink a module's text as far as it goes in the time given. `text` itself must be interesting."""
+    """Shrink a module's text until no reduction helps or `seconds` have passed. `text` itself must be interesting."""
     search = Search(text, interesting, time.monotonic() + seconds)
     if _parsed(text) is None:
         _reduce_lines(search)
@@ -93,7 +93,7 @@ def reduce_text(text: str, interesting: Interesting, seconds: float = 300.0) -> 
 
 
 def _reduce_parts(search: Search, reduction: Reduction) -> None:
-    """Take parts out, first half of them at a time, then ever fewer."""
+    """Remove parts: half of them at a time first, then ever fewer (delta debugging)."""
     count = _count(search.text, reduction)
     chunk = count
     while chunk >= 1 and not search.over:
@@ -112,7 +112,7 @@ def _reduce_parts(search: Search, reduction: Reduction) -> None:
 
 
 def _reduce_lines(search: Search) -> None:
-    """The same for text that isn't valid: lines go."""
+    """The same for text that is not valid IR: remove lines."""
     chunk = max(len(search.text.split("\n")) // 2, 1)
     while chunk >= 1 and not search.over:
         at = 0
@@ -128,7 +128,7 @@ def _reduce_lines(search: Search) -> None:
 
 @cache
 def _context() -> ir.Context:
-    """The one context: making one takes longer than all that is done with a small module."""
+    """The context of the process. Creating one takes longer than reducing a small module."""
     context = make_context()
     context.enable_multithreading(False)
     context.allow_unregistered_dialects = True
@@ -155,7 +155,7 @@ def _count(text: str, reduction: Reduction) -> int:
 
 
 def _without(text: str, reduction: Reduction, numbers: range) -> str | None:
-    """The module without some parts; None where that cannot be done or is not valid."""
+    """The module without some parts; None if they cannot be removed or the result is not valid."""
     module = _parsed(text)
     if module is None:
         return None
@@ -175,10 +175,10 @@ def _without(text: str, reduction: Reduction, numbers: range) -> str | None:
 
 
 def outcome_of(text: str, pipeline: str, seconds: float) -> str:
-    """How a pipeline ends on a module, in a process of its own: "" if well, else what went wrong.
+    """The outcome of a pipeline on a module, in a separate process: "" if it succeeds, else a description of the
+    failure.
 
-    Numbers, names of values and types are left out of messages, so that they stay the same while the
-    module shrinks.
+    Messages are kept without numbers, names of values and types, so they do not change while the module shrinks.
     """
     _context()
     reader, writer = os.pipe()
@@ -238,12 +238,12 @@ def _told(diagnostics: list[Diagnostic]) -> str:
 
 
 def pipeline_test(pipeline: str, wanted: str, seconds: float) -> Interesting:
-    """Interesting: the pipeline ends as `wanted` says."""
+    """A test: the pipeline has the outcome `wanted`."""
     return lambda text: outcome_of(text, pipeline, seconds) == wanted
 
 
 def command_test(command: list[str], seconds: float) -> Interesting:
-    """Interesting: the command exits with status 1 on a file of the text."""
+    """A test: the command exits with status 1 on a file with the text."""
 
     def interesting(text: str) -> bool:
         with tempfile.NamedTemporaryFile("w", suffix=".mlir", encoding="utf-8") as file:
@@ -268,7 +268,7 @@ def command_test(command: list[str], seconds: float) -> Interesting:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `gflow-reduce` and return its exit status: 0 if there is a result."""
+    """Run `gflow-reduce`. Returns its exit status: 0 if the module was reduced."""
     given = sys.argv[1:] if argv is None else argv
     return with_room(lambda: _main(given), "gflow-reduce")
 
@@ -318,7 +318,7 @@ def _main(argv: list[str]) -> int:
 
 
 def _interesting(options: argparse.Namespace, text: str) -> Interesting | None:
-    """The test that the options ask for; None where a pipeline goes well on the input."""
+    """The test that the options ask for; None if the pipeline succeeds on the input."""
     if options.test:
         return command_test([*shlex.split(options.test), *options.test_arg], options.test_seconds)
     pipeline = options.pass_pipeline

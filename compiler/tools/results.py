@@ -1,4 +1,4 @@
-"""What gflow-opt gives besides IR: other forms of the program, reports, drawings."""
+"""Outputs of gflow-opt besides IR: other forms of the program, reports, drawings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .args import Options
 
 
 class ResultsError(ValueError):
-    """What was asked for cannot be given; the message is what the user sees."""
+    """A requested output cannot be produced; the message is for the user."""
 
 
 class Results:
-    """Everything that the options ask for besides running passes and printing IR."""
+    """The outputs that the options ask for, besides running passes and printing IR."""
 
     def __init__(self, options: Options) -> None:
         """
@@ -51,7 +51,7 @@ class Results:
                 raise ResultsError(f"'{file}' must end in {' or '.join(endings)}")
 
     def before(self, root: ir.Operation) -> None:
-        """Measure the module as it was read, where a report is asked for.
+        """Measure the module before the passes, if a report is requested.
 
         Raises:
             ResultsError: its costs cannot be counted.
@@ -68,10 +68,10 @@ class Results:
     def after(
         self, root: ir.Operation, seconds: dict[str, float], diagnostics: list[Diagnostic]
     ) -> str | None:
-        """The module after the passes: reports, drawings, and the text of another form than IR.
+        """Write reports and drawings of the module after the passes. Returns its text in the requested form.
 
         Raises:
-            ResultsError: it cannot be given in this form.
+            ResultsError: the module has no such form.
         """
         try:
             return self._guarded(root, lambda: self._after(root, seconds))
@@ -85,7 +85,7 @@ class Results:
         return self.options.gflow_report
 
     def _guarded(self, root, work):  # type: ignore[no-untyped-def]
-        """Run `work`; an error that nobody expected becomes one that says so.
+        """Run `work`. An unexpected exception becomes a `ResultsError` that reports an internal error.
 
         Raises:
             ResultsError, CompileError: what `work` raises.

@@ -1,23 +1,23 @@
-"""How `gflow-reduce` makes a module smaller: reductions, each of many parts that may go.
+"""The reductions of `gflow-reduce`.
 
-A reduction counts its parts in a module, and takes some of them out. What it makes need not be valid or
-sensible: whoever asks for it tries the result, and keeps it only if it is still interesting.
+A reduction counts the parts of a module that it can remove, and removes some of them. The result need not be valid: the
+caller tests it and keeps it only if it is still interesting.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 from gflow.dialects.types import try_tensor_type
 
 
-@dataclass(frozen=True)
+@record
 class Reduction:
-    """count: parts that may go. apply: take out the parts of these numbers, in place."""
+    """A reduction. count: the number of removable parts. apply: remove the parts with these numbers, in place."""
 
     name: str
     count: Callable[[ir.Operation], int]
@@ -43,7 +43,7 @@ def _erase_functions(module: ir.Operation, numbers: Sequence[int]) -> None:
         ops[n].operation.erase()
 
 
-# -- ops of functions; what others need of them becomes an argument
+# -- ops of functions; their used results become arguments
 
 
 def _body_ops(module: ir.Operation) -> list[tuple[func.FuncOp, ir.Operation]]:
@@ -68,7 +68,7 @@ def _erase_ops(module: ir.Operation, numbers: Sequence[int]) -> None:
 
 
 def _retype(function: func.FuncOp) -> None:
-    """Make a function's type say what its block's arguments and its return are."""
+    """Set a function's type from its block's arguments and its return."""
     block = _block(function)
     inputs = [a.type for a in block.arguments]
     results = [v.type for v in block.operations[-1].operation.operands]
@@ -81,11 +81,11 @@ def _retype(function: func.FuncOp) -> None:
             attributes[name] = ir.ArrayAttr.get(have)
 
 
-# -- operands that become an argument of the same type, so that what made them may go
+# -- operands that become an argument of the same type, so that their producers can be removed
 
 
 def _operands(module: ir.Operation) -> list[tuple[ir.Operation, int, ir.Value]]:
-    """Each operand that isn't an argument, with an argument that could stand for it."""
+    """Each operand that is not an argument, with an argument that can replace it."""
     found = []
     for function, op in [
         (f, o.operation) for f in _functions(module) for o in _block(f).operations
@@ -120,7 +120,7 @@ def _results(module: ir.Operation) -> list[tuple[func.FuncOp, int]]:
 def _by_function(
     entries: Sequence[tuple[func.FuncOp, int]], numbers: Sequence[int]
 ) -> Iterable[tuple[func.FuncOp, set[int]]]:
-    """Some of the entries: of each function which."""
+    """The selected entries, grouped by function."""
     found: dict[func.FuncOp, set[int]] = {}
     for n in numbers:
         found.setdefault(entries[n][0], set()).add(entries[n][1])
@@ -146,7 +146,7 @@ def _keep_entries(function: func.FuncOp, name: str, kept: Sequence[int]) -> None
 
 
 def _arguments(module: ir.Operation) -> list[tuple[func.FuncOp, int]]:
-    """Arguments that nobody reads."""
+    """The arguments without uses."""
     return [
         (f, i)
         for f in _functions(module)
@@ -183,7 +183,7 @@ def _renumber_aliases(function: func.FuncOp, number: dict[int, int]) -> None:
     attributes["res_attrs"] = ir.ArrayAttr.get(entries)
 
 
-# -- regions: inner ops become constants, outer values that a region doesn't read are not given to it
+# -- regions: inner ops become constants, operands that a region does not read are removed
 
 
 def _inner_ops(module: ir.Operation) -> list[tuple[ir.Operation, ir.Value | None]]:
@@ -225,7 +225,7 @@ def _fused(module: ir.Operation) -> list[ir.Operation]:
 
 
 def _narrow_fused(module: ir.Operation, numbers: Sequence[int]) -> None:
-    """Build kernels anew without operands that their regions don't read and results nobody needs."""
+    """Rebuild kernels without operands that their regions do not read and without unused results."""
     kernels = _fused(module)
     for n in reversed(numbers):
         op = kernels[n]
@@ -270,7 +270,7 @@ def _drop_attributes(module: ir.Operation, numbers: Sequence[int]) -> None:
         del op.attributes[name]
 
 
-#: in the order of a round: what takes out most comes first
+#: in the order of a round: reductions that remove most come first
 REDUCTIONS = (
     Reduction(
         "functions", lambda m: len(list(m.regions[0].blocks[0].operations)), _erase_functions
@@ -289,7 +289,7 @@ REDUCTIONS = (
 
 
 def smaller_sizes(text: str) -> list[str]:
-    """The text with one size replaced everywhere by a smaller one, for each size and a few smaller ones."""
+    """Variants of the text: for each size and a few smaller sizes, one in which the smaller replaces it everywhere."""
     sizes = sorted({int(s) for s in re.findall(r"(?<=[<x])\d+(?=x)", text)}, reverse=True)
     made = []
     for size in sizes:

@@ -12,6 +12,7 @@ from gflow.execution.device import tf32_kinds
 from gflow.report.printing import Calls
 from gflow.runtime.seeds import Seeds
 from gflow.tracing.context.debug_settings import DebugSettings
+from gflow.tracing.context.saved_hooks import may_change_values
 from gflow.tracing.program.module_config import changes, is_checkpointed
 from gflow.tracing.program.modules import ModuleTable
 
@@ -82,6 +83,7 @@ def modes_of(state: GraphState) -> tuple[Any, ...]:
         torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
         torch.cuda.is_initialized() and tf32_kinds(),
         torch.get_default_dtype(),
+        may_change_values(),
         # a default device is a mode for functions
         torch._C._len_torch_function_stack() and torch.get_default_device(),  # type: ignore[attr-defined]
     )

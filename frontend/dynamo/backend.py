@@ -15,6 +15,7 @@ from gflow.call.plans.cache import use_arena
 from gflow.execution.executor import compile_trace
 from gflow.lowering.dtypes import LoweringError, Unsupported
 from gflow.runtime.arena import Arena
+from gflow.tracing.context.saved_hooks import eager_within_hooks
 from gflow.tracing.data.sizes import Fixed
 
 from .margin_losses import with_margin_losses
@@ -22,7 +23,7 @@ from .overlaps import with_results_apart, written_in_memory
 from .pieces import in_pieces
 from .program import FxProgram, boxed
 from .recompute import partition
-from .refused_calls import RefusedCalls, check_apart
+from .refused_calls import RefusedCalls, check_apart, keep_assertions
 from .returned_views import with_views_outside
 from .row_major import with_row_major_matrices
 from .scalar_updates import scalar_updates_kept
@@ -65,6 +66,7 @@ def gflow(
         _log.warning(SHARED, *shared)
         return module.forward  # type: ignore[no-any-return]
     check_apart(module)
+    keep_assertions(module)
     arena = Arena()  # a graph's forward and backward never run at the same time
     forward, backward = (
         partial(_compile, options=chosen, arena=arena, phase=p) for p in ("forward", "backward")
@@ -86,7 +88,7 @@ def gflow(
                 example_inputs,
             ),
         )
-    return apart_in_each_call(module, compiled)
+    return eager_within_hooks(module, apart_in_each_call(module, compiled))
 
 
 def _options(given: Any) -> CompileOptions:

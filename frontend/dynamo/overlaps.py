@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch._C._functionalization import apply_view_meta_sequence, get_view_meta_sequence
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
@@ -72,11 +73,11 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     for node in found:
         new = copies[node]
         trace = (node.meta.get("stack_trace") or "").strip()
-        held = [_storage(n.meta.get("example_value")) in shared for n in node.all_input_nodes]
+        held = [storage_of(n.meta.get("example_value")) in shared for n in node.all_input_nodes]
         new.op, new.target = "call_function", _in_memory(new.target, trace)
         if any(held):
             lies = [
-                isinstance(a, torch.fx.Node) and _storage(a.meta.get("example_value")) in shared
+                isinstance(a, torch.fx.Node) and storage_of(a.meta.get("example_value")) in shared
                 for a in (*node.args, *node.kwargs.values())
             ]
             new.target = _unwritten(new.target, lies, trace)
@@ -100,12 +101,12 @@ def with_results_apart(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """
     (output,) = module.graph.find_nodes(op="output")
     results = output.all_input_nodes
-    taken = Counter(_storage(n.meta.get("example_value")) for n in results)
+    taken = Counter(storage_of(n.meta.get("example_value")) for n in results)
     taken.update(
-        _storage(n.meta.get("example_value")) for n in module.graph.find_nodes(op="placeholder")
+        storage_of(n.meta.get("example_value")) for n in module.graph.find_nodes(op="placeholder")
     )
     apart = [n for n in results if _is_overlapping(n.meta.get("example_value"))]
-    apart = [n for n in apart if taken[_storage(n.meta["example_value"])] == 1]
+    apart = [n for n in apart if taken[storage_of(n.meta["example_value"])] == 1]
     if not apart:
         return module
     graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
@@ -140,7 +141,10 @@ def _has_gaps(value: Any) -> bool:
     return value.numel() > 0 and reach != value.numel()
 
 
-def _storage(value: Any) -> int | None:
+def storage_of(value: Any) -> int | None:
+    """Which storage a tensor has, or the tensor that a `torch.func` transform wraps; None of what has none."""
+    while isinstance(value, torch.Tensor) and is_functorch_wrapped_tensor(value):
+        value = get_unwrapped(value)
     strided = isinstance(value, torch.Tensor) and value.layout == torch.strided
     return value.untyped_storage()._cdata if strided else None
 
@@ -153,7 +157,7 @@ def _shared_storages(graph: torch.fx.Graph) -> set[int | None]:
         if node.op != "placeholder" or not isinstance(value, torch.Tensor) or is_symbolic(value):
             continue
         if value.layout == torch.strided and share_memory(tuple(value.shape), value.stride()):
-            found.add(_storage(value))
+            found.add(storage_of(value))
     return found
 
 

@@ -24,6 +24,8 @@ from .trace_fx import location
 _TAKEN_APART = (
     "hardshrink", "multi_margin_loss", "multilabel_margin_loss", "softshrink",
 )  # fmt: skip
+#: what eager's kernel says of an assertion without a message
+_ASSERTED = "Expected Tensor with single nonzero value, but got zero"
 
 
 class RefusedCalls(TorchDispatchMode):
@@ -66,6 +68,15 @@ def check_apart(module: torch.fx.GraphModule) -> None:
         mode = examples[0].fake_mode
         with traceback.preserve_node_meta(), traceback.set_current_meta(node), mode, RefusedCalls():
             call(*args, **kwargs)
+
+
+def keep_assertions(module: torch.fx.GraphModule) -> None:
+    """Gives assertions without a message eager's: AOTAutograd drops the overload that has none."""
+    for node in module.graph.find_nodes(op="call_function", target=torch._assert_async):
+        if len(node.args) + len(node.kwargs) == 1:
+            given = node.args[0] if node.args else next(iter(node.kwargs.values()))
+            node.args, node.kwargs = (given, _ASSERTED), {}
+    module.recompile()
 
 
 def _place() -> str:

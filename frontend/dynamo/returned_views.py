@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
+from .overlaps import storage_of
 from .sizes import is_symbolic
 
 _INTEGERS = (int, bool, float, torch.SymInt, torch.SymBool, torch.SymFloat, torch.Size)
@@ -78,12 +80,14 @@ def _returned_views(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
     symbolic = any(map(_is_symbolic, (n.meta.get("example_value") for n in arguments)))
     if not symbolic or any(n.op == "call_method" and n.target in _LAYOUT for n in nodes):
         return []
-    owned = {_storage(n.meta.get("example_value")) for n in arguments} - {None}
-    written = {_storage(n.meta.get("example_value")) for n in map(_written, nodes) if n is not None}
+    owned = {storage_of(n.meta.get("example_value")) for n in arguments} - {None}
+    written = {
+        storage_of(n.meta.get("example_value")) for n in map(_written, nodes) if n is not None
+    }
     (output,) = module.graph.find_nodes(op="output")
     found = []
     for out in dict.fromkeys(output.all_input_nodes):
-        place = _storage(out.meta.get("example_value"))
+        place = storage_of(out.meta.get("example_value"))
         if place not in owned or place not in written or _origin(out).op == "placeholder":
             continue
         if all(_may_be_repeated(n, place) for n in _ancestors(out)):
@@ -148,19 +152,18 @@ def _may_be_repeated(node: torch.fx.Node, place: int | None) -> bool:
         return True
     value = node.meta.get("example_value")
     parts: list[Any] = list(value) if isinstance(value, (tuple, list)) else [value]
-    return all(isinstance(p, _INTEGERS) or (_storage(p) == place is not None) for p in parts)
+    return all(
+        isinstance(p, _INTEGERS)
+        or (storage_of(p) == place is not None and not is_functorch_wrapped_tensor(p))
+        for p in parts
+    )
 
 
 def _is_same(node: torch.fx.Node, target: torch.fx.Node) -> bool:
     new, old = node.meta.get("example_value"), target.meta.get("example_value")
-    return _storage(new) is not None and _storage(new) == _storage(old)
+    return storage_of(new) is not None and storage_of(new) == storage_of(old)
 
 
 def _is_symbolic(value: Any) -> bool:
-    offset = value.storage_offset() if _storage(value) is not None else 0
+    offset = value.storage_offset() if storage_of(value) is not None else 0
     return is_symbolic(value) or isinstance(offset, torch.SymInt)
-
-
-def _storage(value: Any) -> int | None:
-    strided = isinstance(value, torch.Tensor) and value.layout == torch.strided
-    return value.untyped_storage()._cdata if strided else None

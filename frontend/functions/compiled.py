@@ -17,6 +17,7 @@ from gflow.errors import GraphError, GraphInputError, GraphTraceError, is_traced
 from gflow.lowering.dtypes import LoweringError
 from gflow.nn.graph import Graph
 from gflow.tracing.context.location import here
+from gflow.tracing.context.saved_hooks import may_change_values
 from gflow.tracing.program.unwrapped import unwrapped
 
 from .captured import Captured
@@ -135,6 +136,9 @@ class _Runner:
             return self.target(*args, **kwargs)
         args, kwargs = self._bound(args, kwargs)
         gradients = torch.is_grad_enabled() and self._needs_grad(args, kwargs)
+        if gradients and may_change_values():
+            self._pieces().kept_by_hooks()
+            return self.target(*args, **kwargs)
         if holds_state(args, kwargs, self._kinds):
             return self._with_state(args, kwargs)
         if gradients in self._by_dynamo:

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from gflow.tracing.context.location import is_user_code
+from gflow.tracing.context.saved_hooks import IN_EAGER
 from gflow.tracing.reads.reads import OF_ALL_MODULES, Reads
 from gflow.tracing.reads.state import StateGuard
 
@@ -62,6 +63,7 @@ class Split:
         self._options, self._dynamic = options, dynamic
         self._compile()
         self._said: set[tuple[str, str]] = set()
+        self._hooks_said = False
 
     def _compile(self) -> None:
         # start-up: the compiler, and TorchDynamo, are loaded by who needs them
@@ -109,6 +111,12 @@ class Split:
             _log.warning(
                 "compile(): %s runs in eager mode, since %s", name_of(self._target), reason
             )
+
+    def kept_by_hooks(self) -> None:
+        """Say once that calls within hooks of saved tensors run in eager mode."""
+        if not self._hooks_said:
+            self._hooks_said = True
+            _log.warning("compile(): %s %s", name_of(self._target), IN_EAGER)
 
     def because_of(self, problem: BaseException) -> None:
         """Say once why the target is not one program."""

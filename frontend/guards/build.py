@@ -12,11 +12,12 @@ from gflow.tracing.context.location import is_user_code, user_frame
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.program.module_config import changes, is_checkpointed
-from gflow.tracing.program.modules import ModuleTable, Reached
+from gflow.tracing.program.modules import ModuleTable, Reached, give_up_traced
 from gflow.tracing.reads.changes import (
     lose_arguments,
     put_back,
     refuse_changes,
+    warn_of_cached,
     warn_of_changes,
     warn_of_constants,
 )
@@ -78,6 +79,8 @@ class Reading:
     def undo(self, always: bool = False) -> None:
         """After a trace that is given up: put back the Python state that it changed, where the call is then made
         in another way. always: it is, though this was no attempt."""
+        for _, cached in Reads(self.frames.codes).walk(self.roots).cached:
+            give_up_traced(cached)
         if self.live or always:
             put_back(self.before.found, self.before.names)
 
@@ -96,9 +99,13 @@ class Reading:
             before = [r for r in before if r.kind != "item" or id(now(r)) not in own]
         lose_arguments(self.graph, self.name, trace.rearranged, home, self.live)
         if self.live:
-            refuse_changes(self.name, before, codes, home)
+            refuse_changes(self.name, before, self.reached.lost, codes, home)
         warn_of_changes(self.graph, self.name, before, self.reached, codes, home)
         after = Reads(self.frames.codes).walk(self.roots)
+        cleared = [path for path, cached in after.cached if give_up_traced(cached)]
+        if cleared:
+            warn_of_cached(self.graph, self.name, cleared, home)
+            after = Reads(self.frames.codes).walk(self.roots)
         warn_of_constants(self.graph, self.name, after, home)
         own = {id(d) for m in self.table.modules for d in (m._parameters, m._buffers, m._modules)}
         reads = [

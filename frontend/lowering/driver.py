@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from gflow.dialects.dialect import make_context
@@ -12,6 +11,7 @@ from gflow.dialects.distribution.mesh import COPIES, MESH, PARTS, Mesh
 from gflow.dialects.extents import Symbol, size_of_program
 from gflow.dialects.mlir import func as func_dialect
 from gflow.dialects.mlir import ir
+from gflow.dialects.records import record
 from gflow.dialects.types import row_major_strides
 from gflow.tracing.data.sizes import standing
 from gflow.tracing.data.trace import Trace
@@ -43,14 +43,14 @@ def lower(
     target: str = "cpu",
     whole: bool = False,
     halves: bool = False,
-    exact_sums: bool = True,
+    for_onnx: bool = False,
 ) -> ir.Module:
     """The trace as a module with one function, in a context of its own.
 
     which: of the stand-ins of the trace's size, the first or the other. target: what PyTorch computes in another type
     than it stores depends on the kind of device: variances, in float64 on the CPU, in float32 on a GPU. whole: of a
     trace of global tensors, the program of whole values; else that of each rank. halves: products will be of halves by
-    mixed precision. exact_sums: statistics of norms are summed in float64.
+    mixed precision. for_onnx: an engine reads the program as ONNX.
     """
     if trace.size is not None:
         trace = standing(trace, which)
@@ -60,7 +60,7 @@ def lower(
         with ir.InsertionPoint(module.body):
             function = func_dialect.FuncOp(_symbol(trace.name), ir.FunctionType.get(types, []))
         block = ir.Block.create_at_start(function.operation.regions[0], types)
-        em = Emitter(block, target == "cpu", halves, exact_sums)
+        em = Emitter(block, target == "cpu", halves, for_onnx)
         em.trace = trace
         em.mesh.update(trace.axes)
         values: dict[int, Value] = {}
@@ -250,7 +250,7 @@ def _same_layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return all(s == d or size == 1 for s, d, size in zip(strides, dense, shape))
 
 
-@dataclass(frozen=True)
+@record
 class Escaped:
     """A call that runs through PyTorch: its overload and where it comes from."""
 

@@ -151,7 +151,7 @@ class Value:
     def exact_sum(self, dims: Sequence[int], keepdim: bool = False) -> Value:
         """The sum as float64, which the addition of float32 is not rounded to float32 for, where the program's engine
         has float64."""
-        wide = self.em.exact_sums and self.dtype != "f64"
+        wide = not self.em.for_onnx and self.dtype != "f64"
         return self.em.reduce(self, "sum", dims, keepdim, "f64" if wide else None)
 
 
@@ -163,10 +163,10 @@ class Emitter(OpWriter):
         block: ir.Block,
         wide_statistics: bool = True,
         halves: bool = False,
-        exact_sums: bool = True,
+        for_onnx: bool = False,
     ) -> None:
         super().__init__(block)
-        self.wide_statistics, self.halves, self.exact_sums = wide_statistics, halves, exact_sums
+        self.wide_statistics, self.halves, self.for_onnx = wide_statistics, halves, for_onnx
         self.trace: Trace | None = None
         self.current: TraceOp | None = None  # its call that is being lowered
         self.current_results: Sequence[Any] = ()  # the TraceValues that the rule at work must give

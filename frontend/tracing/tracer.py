@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch.utils._pytree import tree_unflatten
 
+from gflow.dialects.records import record
 from gflow.errors import GraphError, GraphTraceError, mark_traced
 
 from .context.collector import collector_paused
 from .context.location import Locator, here, user_line
+from .context.missing_names import advice
+from .context.saved_hooks import may_change_values, without_outer_hooks
 from .context.user_warnings import warnings_at_user_lines
 from .context.watched_calls import asked_by_build, globals_of, watched_calls
 from .data.trace import Trace
@@ -25,6 +27,7 @@ from .dispatch.shapes.dynamo_stub import light_dynamo
 from .optimizers.optimizer import NewState
 from .optimizers.state import prepare_state, state_to_devices
 from .program.data_parallel import is_data_parallel
+from .program.graph_blocks import named_by
 from .program.module_config import is_checkpointed
 from .program.module_stages import COPIES, has_stages, stages_of
 from .program.modules import kept_real
@@ -48,7 +51,7 @@ from .traced_inputs import describe_here, is_unusable
 from .traced_steps import TracedSteps
 
 
-@dataclass(frozen=True)
+@record
 class FirstStepNeeded:
     """An optimizer can make its state only from real gradients, so a trace waits for a step made op by op.
 
@@ -113,6 +116,8 @@ def _located(locator: Locator) -> Iterator[None]:
                 "gflow.compile, which compiles the code around it."
             ) from error
         note = f"{user_line(error)}raised in build() while the graph was traced{where}"
+        if (instead := advice(error)) is not None:
+            note += f". {instead}"
         if hasattr(error, "add_note"):
             error.add_note(note)
         elif error.args and isinstance(error.args[0], str):  # Python 3.10
@@ -156,6 +161,7 @@ class Tracing(TracedSteps):
                     bool(self.recorder.meshes),
                 ),
                 unhooked(self.sharded),
+                named_by(self.table.names),
                 watched_calls(
                     asked_by_build(self.name, getattr(owner, "keeps_python_state", False)),
                     globals_of([owner, target, *self.table.modules]),
@@ -163,9 +169,14 @@ class Tracing(TracedSteps):
                 traceable_library(self.rewrites.lift, self.recorder.seed),
             ):
                 args, kwargs = tree_unflatten(leaves, self.request.call.structure)
-                with warnings_at_user_lines(), _located(self.locator):
+                with warnings_at_user_lines(), _located(self.locator), without_outer_hooks():
                     result = self.build(*args, **kwargs)
                 self.recorder.check_seed(self.locator.here())
+        if may_change_values() and any(op.loc.phase == "backward" for op in self.recorder.ops):
+            raise GraphTraceError(
+                f"{self.name}: build() has a backward and is called within torch.autograd.graph.saved_tensors_hooks, "
+                "whose functions a program does not call. Use the context in build(), around the forward."
+            )
         whole = tree_unflatten(leaves, self.request.call.structure)
         self.trace.rearranged = rearranged((args, kwargs), whole)
         check_memory(self)

@@ -1,6 +1,6 @@
-"""Calls that are several programs, run in order.
+"""Calls that run several programs in order.
 
-frozen         runs a program whose parameters are frozen: a prologue computes once what follows from them alone
+frozen         runs a program with frozen parameters: a prologue computes values that depend only on them, once
 micro_batches  runs a training step in several micro-batches
-pipeline       runs a training step in pipeline stages: this rank's actions, with messages to and from others
+pipeline       runs a training step in pipeline stages: the actions of this rank, and messages between ranks
 """

@@ -1,7 +1,7 @@
-"""Runs a program whose parameters are frozen: a prologue computes once what follows from them alone.
+"""Runs a program with frozen parameters: a prologue computes values that depend only on them, once.
 
-What the prologue read is looked at before each call (`runtime/steps/watched.py`). Where it has changed, the prologue
-runs again, so a call never sees values of parameters that are gone.
+Before each call the inputs of the prologue are compared with those of its latest run (`runtime/steps/watched.py`). If
+one has changed, the prologue runs again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ..tensors import Placed, addresses_of
 
 
 class Constants:
-    """What a prologue computes, for the tensors that it was computed from last. Programs with equal prologues share
-    one. names: of the tensors that it reads."""
+    """The results of a prologue for the tensors of its latest run. Programs with equal prologues share them. names: of
+    the tensors that it reads."""
 
     def __init__(self, program: Program, names: Sequence[str], where: torch.device | None) -> None:
         self.program, self.names = program, tuple(names)
@@ -37,7 +37,7 @@ class Constants:
         self.runs = 0
 
     def of(self, tensors: Sequence[torch.Tensor], places: list[int]) -> list[torch.Tensor]:
-        """The prologue's results for these tensors, which lie at `places`."""
+        """The results of the prologue for these tensors, which have the addresses `places`."""
         with self._lock:
             if self._watched is None or not self._watched.same(tensors, places):
                 self._watched = None  # given up in the middle, it is computed anew
@@ -50,7 +50,7 @@ class Constants:
 
     @property
     def bytes(self) -> int:
-        """Of all results."""
+        """The bytes of all results."""
         return sum(r.type.nbytes for r in self.program.results)
 
 
@@ -63,7 +63,7 @@ def constants_of(
     tensors: Sequence[torch.Tensor],
     where: torch.device | None = None,
 ) -> Constants:
-    """What a prologue computes; the same for one that is equal and of the same tensors. names: of these."""
+    """The results of a prologue. Equal prologues of the same tensors share them. names: of these tensors."""
     # of the IR the numbers of arguments differ, where other programs have other arguments
     content = repr(replace(program, ir="", seal="")).encode()
     told = hashlib.sha256(content).hexdigest()
@@ -77,8 +77,8 @@ def constants_of(
 class Frozen:
     """Runs a program as an `Executable`, on the arguments that it has without a prologue.
 
-    constants: what the prologue computes. reads: the positions of what it reads among the arguments. run: the program.
-    given: of each of its arguments the position; -1 - n of the n-th constant.
+    constants: the results of the prologue. reads: the positions of its inputs among the arguments. run: the program.
+    given: for each argument of the program its position among the arguments, or -1 - n for the n-th constant.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Frozen:
 
     @property
     def program(self) -> Program:
-        """What runs at each call."""
+        """The program that runs at each call."""
         return self.run.program
 
     @property
@@ -104,7 +104,7 @@ class Frozen:
 
     @property
     def no_graph(self) -> str | None:
-        """As of an `Executable`."""
+        """As `Executable.no_graph`."""
         return self.run.no_graph
 
     def __call__(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -119,12 +119,12 @@ class Frozen:
         return results, times, [looked, *spans]
 
     def constants_now(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What the prologue computes, for these arguments; None stands for those that it does not read."""
+        """The results of the prologue for these arguments. Arguments that it does not read may be None."""
         tensors = [arguments[n] for n in self.reads]
         return self.constants.of(tensors, addresses_of(tensors))
 
     def arguments(self, arguments: Sequence[torch.Tensor]) -> Placed:
-        """Those of the program, from those of a call."""
+        """The arguments of the program, from those of a call."""
         places = addresses_of(arguments)
         constants = self.constants.of(
             [arguments[n] for n in self.reads], [places[n] for n in self.reads]

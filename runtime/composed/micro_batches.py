@@ -1,18 +1,19 @@
 """Runs a training step in several micro-batches.
 
-Each runs one program, forward and backward, which adds its gradients to buffers; after the last, another
-runs the optimizers. Results are joined: tensors along their first dimension, single numbers as their
-mean, single integers (counts) as their sum, or all of them in a tensor of one for each micro-batch.
+One program runs forward and backward of a micro-batch and adds its gradients to buffers. After the last micro-batch, a
+second program runs the optimizers. Results are joined: tensors along their first dimension, 0-d floats as their mean,
+0-d integers (counts) as their sum; or all 0-d results as a tensor with one element for each micro-batch.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+
+from gflow.dialects.records import record
 
 from ..interrupts import HalfDone, held
 
@@ -22,14 +23,14 @@ class Part(Protocol):
 
     @property
     def run(self) -> Callable[[list[torch.Tensor]], Any]:
-        """What runs the part: it takes the list of arguments, and returns the results."""
+        """The function that runs the part. It takes the list of arguments and returns the results."""
 
     @property
     def takes_rng(self) -> bool:
         """Whether a run draws from PyTorch's random generator."""
 
 
-@dataclass(frozen=True)
+@record
 class Ready:
     """A part."""
 
@@ -37,14 +38,13 @@ class Ready:
     takes_rng: bool
 
 
-@dataclass(frozen=True)
+@record
 class Split:
-    """Which of a step's arguments, by position, are whose.
+    """How a step's arguments, by position, are divided between its programs.
 
-    count: how many micro-batches. forward, update: the arguments of each program. inputs: those that are
-    split along their first dimension. sums: the gradients' buffers. results: how many results the first
-    program has before what it updates. stacked: whether single numbers are given back as a tensor of one for each
-    micro-batch.
+    count: the number of micro-batches. forward, update: the arguments of each program. inputs: arguments that are split
+    along their first dimension. sums: the buffers of gradients. results: the number of results of the first program
+    that are not updates. stacked: whether 0-d results become a tensor with one element for each micro-batch.
     """
 
     count: int
@@ -62,10 +62,10 @@ def split(tensor: torch.Tensor, count: int) -> Sequence[torch.Tensor]:
 
 
 class MicroBatches:
-    """Runs one step: as an `Executable`, on the arguments and for the results of the whole batch.
+    """Runs one step, with the interface of an `Executable` and the arguments and results of the whole batch.
 
-    forward: the program of a micro-batch. update: that of the optimizers. executables: both, which
-    never run at the same time and so may share an arena.
+    forward: the program of a micro-batch. update: that of the optimizers. executables: both; they never run at the same
+    time, so they may share an arena.
     """
 
     def __init__(self, forward: Part, update: Part, parts: Split, kept: Sequence[int] = ()) -> None:

@@ -1,8 +1,8 @@
 """Runs a training step in pipeline stages: the actions of this rank in order, with messages to and from others.
 
-An action is the forward or backward of one stage for one micro-batch: a program of its own. What it makes for other
-ranks is sent at once, and what it needs of them is received just before it runs. After the last action each rank
-updates what it keeps, and the results of `build()` go from the ranks that have them to all.
+An action is the forward or backward of one stage for one micro-batch; each has its own program. An action sends its
+values for other ranks at once, and receives the values that it needs just before it runs. After the last action each
+rank updates its parameters and state, and the results of `build()` are sent to all ranks.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from gflow.dialects.records import record
 
 from ..distributed.agreement import compare
 from ..distributed.pieces import keep_on
@@ -28,10 +29,10 @@ Tensor = torch.Tensor
 Action = tuple[str, int, int]
 
 
-@dataclass(frozen=True)
+@record
 class Value:
-    """What goes from one part to others. maker: kind and stage. takers: kinds and stages, in the order in which a
-    micro-batch comes to them."""
+    """A value that one part passes to others. maker: kind and stage. takers: kinds and stages, in the order in which a
+    micro-batch reaches them."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -39,13 +40,13 @@ class Value:
     takers: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True)
+@record
 class StageProgram:
     """A part that this rank runs.
 
-    arguments: of the program: ("step", n) argument n of the step, ("value", k) value k. results: of the program, in
-    order: ("value", k), ("result", n) the nth of `build()`, or ("update", n) the new value of argument n of the step.
-    divided: the arguments of the step of which it takes this rank's piece (ZeRO).
+    arguments: those of the program: ("step", n) is argument n of the step, ("value", k) is value k. results: those of
+    the program, in order: ("value", k), ("result", n) is the n-th result of `build()`, ("update", n) is the new value
+    of argument n of the step. divided: the arguments of the step that are passed as this rank's piece (ZeRO).
     """
 
     run: Callable[[list[Tensor]], Sequence[Tensor]]
@@ -56,17 +57,18 @@ class StageProgram:
 
     @property
     def writes(self) -> list[int]:
-        """The arguments of the step that it updates."""
+        """The arguments of the step that the part updates."""
         return [n for what, n in self.results if what == "update"]
 
 
-@dataclass(frozen=True)
+@record
 class PipelinePlan:
-    """What all ranks know of a pipeline. Ranks are places in it.
+    """The plan of a pipeline, the same on all ranks. Ranks are numbered within the pipeline.
 
-    ranks: of each stage. actions: by rank. values: by number. inputs: arguments that are split into micro-batches;
-    sums: those that gradients are added up in; owners: by argument the rank that keeps it. results: shape and dtype of
-    each result of a micro-batch, and the rank that makes it. mesh: of all ranks, for messages. stacked: as of `Split`.
+    ranks: the rank of each stage. actions: by rank. values: by number. inputs: arguments that are split into
+    micro-batches. sums: arguments that hold sums of gradients. owners: by argument, the rank that keeps it. results:
+    shape and dtype of each result of a micro-batch, and the rank that computes it. mesh: of all ranks, for messages.
+    stacked: as in `Split`.
     """
 
     name: str
@@ -83,8 +85,8 @@ class PipelinePlan:
 
 
 class Pipeline:
-    """Runs one step, as an `Executable`, on the arguments and for the results of the whole batch. done: whether the
-    latest call has taken place."""
+    """Runs one step, with the interface of an `Executable` and the arguments and results of the whole batch. done:
+    whether the latest call has taken effect."""
 
     def __init__(
         self,
@@ -171,7 +173,7 @@ class Pipeline:
 
 
 class _Run:
-    """One step under way."""
+    """The state of a running step."""
 
     def __init__(self, pipeline: Pipeline, arguments: list[Any], rng: Any) -> None:
         self.of, self.plan, self.rng = pipeline, pipeline.plan, rng
@@ -239,13 +241,13 @@ class _Run:
                 self.sent.append((self.actions, work, tensor))
 
     def settle(self, until: float = math.inf) -> None:
-        """Wait for what was sent, up to an action."""
+        """Wait until the messages that were sent before an action are complete."""
         while self.sent and self.sent[0][0] <= until:
             self.sent[0][1].wait()
             self.sent.popleft()
 
     def abandon(self) -> None:
-        """Let go of messages, whatever becomes of them."""
+        """Drop all messages in flight. Their errors are ignored."""
         for _, work, _ in self.sent:
             try:
                 work.wait()

@@ -1,4 +1,4 @@
-"""The CPU as a device: arguments are used where they lie, and a step has run when its call returns."""
+"""The CPU as a device: arguments are used in place, and steps are synchronous."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cpu:
         return KernelTable(program, fixed, look)
 
     def binding(self, program: Program) -> None:
-        """None: arguments are used where they lie."""
+        """None: arguments are used in place."""
         return None
 
     def graph(self, steps: Any, wanted: bool) -> None:
@@ -63,7 +63,7 @@ class Cpu:
         return end - begin
 
     def synchronize(self) -> None:
-        """Nothing: a step has run when it returns."""
+        """Nothing: steps are synchronous."""
 
 
 CPU = Cpu()

@@ -38,7 +38,7 @@ _engines: list[ExecutionEngine] = []
 _BASE_FEATURES = '#llvm.target_features<["+sse4.2", "+popcnt"]>'
 _loaded: list[LoadedObject] = []
 _lock = threading.Lock()
-#: how often a context is used before it is replaced: it keeps every constant and name that was parsed in it
+#: uses of a context before it is replaced: a context keeps every constant and name that was parsed in it
 _MOST_USES = 16
 
 
@@ -51,7 +51,7 @@ def _torch_library() -> ctypes.CDLL:
     two thread pools that spin against each other are a hundred times slower than one.
 
     Raises:
-        RuntimeError: it isn't there.
+        RuntimeError: PyTorch's library is not found.
     """
     folder = Path(torch.__file__).parent / "lib"
     for path in sorted(folder.glob("libtorch_cpu.*")):
@@ -63,7 +63,7 @@ def _torch_library() -> ctypes.CDLL:
 
 @cache
 def _torch_symbol(name: str) -> int | None:
-    """The address of a C function in PyTorch's library or what that leads to, or None."""
+    """The address of a C function in PyTorch's library or in the libraries that it is linked to; None if not found."""
     try:
         return ctypes.cast(getattr(_torch_library(), name), ctypes.c_void_p).value
     except AttributeError:
@@ -98,10 +98,10 @@ def compile_kernels(kernels: Mapping[str, str], declarations: Mapping[str, str])
 
 
 def adopt_object(data: bytes, kernels: Iterable[str]) -> None:
-    """Take machine code that was compiled before for kernels that are not compiled yet.
+    """Use stored machine code for kernels that are not compiled yet.
 
     Raises:
-        ObjectError: it is damaged, another machine's, or lacks one of them.
+        ObjectError: the code is damaged, is for another machine, or lacks one of the kernels.
     """
     isa = processor.limit()
     with _lock:
@@ -117,7 +117,7 @@ def adopt_object(data: bytes, kernels: Iterable[str]) -> None:
 
 
 def object_file(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> bytes | None:
-    """The machine code of kernels, as an object file; None where such files cannot be loaded."""
+    """The machine code of kernels as an object file; None on machines that cannot load such files."""
     if not supported():
         return None
     isa = processor.limit()
@@ -213,8 +213,8 @@ def _engine(
 
 
 class _Contexts:
-    """The context that kernels are parsed in. Loading all dialects into one takes as long as a small kernel, and a
-    first call compiles some times: races of products, of attentions, the program."""
+    """The context that kernels are parsed in. A first call compiles some times: races of products, of attentions, the
+    program."""
 
     def __init__(self) -> None:
         self._context: ir.Context | None = None
@@ -225,7 +225,8 @@ class _Contexts:
         from gflow.dialects.mlir import ir
 
         if self._context is None or self._uses == _MOST_USES:
-            self._context, self._uses = ir.Context(), 0
+            # dialects are loaded as kernels name them: all of them take as long as a small kernel
+            self._context, self._uses = ir.Context(load_on_create_dialects=()), 0
             # kernels are lowered on one thread anyway, and a process that is forked would wait for its parent's threads
             self._context.enable_multithreading(False)
         self._uses += 1

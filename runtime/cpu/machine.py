@@ -1,4 +1,4 @@
-"""The machine that machine code is for, and whether code for one runs on another."""
+"""The machine that machine code was compiled for, and whether the code runs on this one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gflow.dialects.program.processor import usable
 
 
 def description(runner: str) -> dict[str, Any]:
-    """This machine, to be kept with machine code. runner: the text of the code that calls it."""
+    """A description of this machine, stored with machine code. runner: the text of the code that calls the kernels."""
     return {
         "system": platform.system(),
         "machine": platform.machine(),

@@ -1,4 +1,4 @@
-"""Loads object files that LLVM has made: relocatable ELF for x86-64, straight into memory.
+"""Loads object files of LLVM (relocatable ELF for x86-64) into memory.
 
 Kernels are compiled with the large code model, so an object holds code, constants, and 64-bit
 absolute and relative relocations against them and against the few functions that kernels call. A
@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from gflow.dialects.records import record
+
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
@@ -36,7 +38,7 @@ _UNDEFINED, _ABSOLUTE = 0, 0xFFF1
 
 
 class ObjectError(ValueError):
-    """An object file that is damaged, or of a kind that is not loaded here."""
+    """An object file is damaged, or of a kind that this machine does not load."""
 
 
 def supported() -> bool:
@@ -46,16 +48,16 @@ def supported() -> bool:
 
 @dataclass
 class LoadedObject:
-    """Code in memory; valid as long as this lives.
+    """Loaded code. It is valid during the lifetime of this object.
 
-    symbols: the address of each function that the object defines.
+    symbols: the address of each function that the object file defines.
     """
 
     memory: mmap.mmap
     symbols: dict[str, int]
 
 
-@dataclass(frozen=True)
+@record
 class _Section:
     name: int
     kind: int
@@ -74,7 +76,7 @@ def load_object(data: bytes, resolve: Callable[[str], int | None]) -> LoadedObje
         resolve: the address of a function that the object calls; None if there is none.
 
     Raises:
-        ObjectError: the file is damaged, another machine's, or calls what is not there.
+        ObjectError: the file is damaged, is for another machine, or calls an unknown function.
     """
     try:
         return _load(data, resolve)
@@ -145,12 +147,11 @@ def _sections(data: bytes) -> list[_Section]:
 def _lay_out(
     sections: list[_Section],
 ) -> tuple[dict[int, int], int, list[tuple[int, int, int]]]:
-    """Offsets of the sections that live in memory, how much of it they need, and its parts with the
-    protection that each gets: code is executable, data is not, and nothing is both writable and
-    executable.
+    """The offsets of the sections in memory, the bytes that they need, and the protection of each part: code is
+    executable, data is not, and nothing is both writable and executable.
 
     Raises:
-        ObjectError: a section wants to be both, or an alignment is none.
+        ObjectError: a section is both writable and executable, or an alignment is not a power of two.
     """
     offsets: dict[int, int] = {}
     parts: list[tuple[int, int, int]] = []

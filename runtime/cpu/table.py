@@ -1,7 +1,7 @@
-"""The native steps of a program: a table of kernels and their words, run by generated code.
+"""The native steps of a program: a table of kernels and their arguments, run by generated code.
 
-The words of a kernel are 64-bit numbers; those that are addresses of arguments or results are
-patched when these move, all others are written once.
+The arguments of a kernel are 64-bit words. Words that are addresses of a call's arguments or results are patched when
+these move. All others are written once.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Segment:
         """Run its rows.
 
         Raises:
-            IndexError, RuntimeError, …: a check failed; what comes after it has not run.
+            IndexError, RuntimeError, …: a check failed; later steps have not run.
         """
         if self._runner(self._address):
             self._look()

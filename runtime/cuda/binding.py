@@ -1,8 +1,8 @@
-"""Bringing arguments to where kernels can read them.
+"""Makes arguments accessible to kernels.
 
-A tensor on the device is used where it lies. Numbers that live on the CPU (learning rates, the state of
-random numbers, step counters) share one block on the device; the block is sent when one has changed, from
-pinned memory, without waiting. A tensor whose address is no multiple of 16 is copied.
+A tensor on the device is used in place. Numbers on the CPU (learning rates, the state of random numbers, step counters)
+share one block on the device. The block is sent asynchronously from pinned memory when a number has changed. A tensor
+whose address is not a multiple of 16 is copied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .device import Launcher
 ALIGNMENT = 16
 #: bytes of the largest tensor that may stay on the CPU
 _SMALL = 16
-#: how many steps may be under way before the CPU waits with sending numbers
+#: the number of steps in flight from which on the CPU waits before it sends numbers
 _SLOTS = 64
 
 

@@ -1,10 +1,9 @@
 """A call as one CUDA graph.
 
-The first call runs step by step. The second is captured, and from then on the graph is launched as long as
-the tensors that it was captured with lie where they did. An input that comes at another address is copied
-to a buffer of the graph's from then on, so that parameters and state, and inputs that a loop fills again
-and again, are used in place and others cost a copy. Results are copied out of the graph's own: the
-caller may keep them.
+The first call runs step by step. The second call is captured. Later calls launch the graph while the captured tensors
+keep their addresses. An input that arrives at another address is copied to a buffer of the graph from then on.
+Parameters, state, and inputs that a loop refills are thus used in place; other inputs cost a copy. Results are copied
+out of the graph's buffers, so the caller may keep them.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ class Steps(Protocol):
 
 
 class Graphs:
-    """The graph of an executable, and when to make it anew.
+    """The graph of an executable, and when it is captured again.
 
-    problem: why there will be none; "" if there is no reason.
+    problem: why calls cannot run as a graph; "" if they can.
     """
 
     def __init__(self, executable: Steps, device: Launcher, wanted: bool) -> None:

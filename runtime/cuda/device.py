@@ -1,27 +1,27 @@
-"""What launches kernels, as far as tables of launches, bindings and graphs are concerned."""
+"""The interface of devices that launch kernels, for tables of launches, bindings and graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from gflow.dialects.program import DeviceCode, LaunchStep, TritonKernel
+from gflow.dialects.records import record
 
 from ..device import Device
 from ..steps.host_step import HostStep
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
-    """One launch, ready to go.
+    """A launch with its arguments.
 
-    function: what the device loaded. words: the arguments, 8 bytes each, then the two addresses of scratch
-    that Triton's kernels take; addresses in them are patched when tensors move. parameters: address of
-    an array with the address of each word, as the driver wants it.
+    function: the loaded function. words: the arguments, 8 bytes each, then the two scratch addresses of Triton's
+    kernels; addresses are patched when tensors move. parameters: the address of an array with the address of each word,
+    as `cuLaunchKernel` takes it.
     """
 
     step: LaunchStep

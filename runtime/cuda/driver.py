@@ -1,4 +1,4 @@
-"""The part of the CUDA driver that launching kernels takes, by ctypes."""
+"""The functions of the CUDA driver that launches need, through ctypes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from ..device import DeviceError
 
-#: shared memory of a block that needs no leave
+#: bytes of shared memory per block that need no opt-in
 _FREELY = 48 * 1024
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 

@@ -1,10 +1,14 @@
-"""A device that runs nothing, and checks everything that is begun on it.
+"""A device that runs nothing and checks every step.
 
-For each step: that it is the next one of the program; that every address lies in the memory that the step
-names, and the memory of every tensor that its ops read or write is as large as they need; that addresses
-and numbers are the multiples that kernels were promised; that the values which its ops read are there,
-written by an earlier step and not overwritten since; and that no step writes what it reads, unless its
-ops work in place. At the end of a run, that all results were written.
+It checks for each step:
+
+- it is the next step of the program;
+- every address is in the memory that the step names, and that memory is large enough for the tensors of its ops;
+- addresses and numbers are multiples of what kernels assume (alignment, divisibility);
+- the values that its ops read were written by an earlier step and not overwritten since;
+- it does not write what it reads, unless its ops work in place.
+
+At the end of a run it checks that all results were written.
 """
 
 from __future__ import annotations

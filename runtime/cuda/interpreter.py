@@ -1,11 +1,11 @@
 """A device without hardware: kernels run as Python on CPU tensors, by Triton's interpreter.
 
-For tests and debugging: slow. Every address that a kernel reads or writes is checked first: it must be of a tensor, and
-no program may access what another one of the launch writes. Programs run in an order that is none: shuffled, by the
-kernel's name, so that a failure comes again.
+It is slow, for tests and debugging. Every address is checked before an access: it must belong to a tensor, and no
+program of a launch may access memory that another program of the launch writes. Programs run in a shuffled order, which
+depends only on the kernel's name, so a failure is reproducible.
 
-Triton decides when it is imported whether functions are compiled or interpreted. Here its language is
-made interpretable while a launch runs, and restored after, so that both work in one process.
+Triton decides at import whether functions are compiled or interpreted. Here its language is switched to the interpreter
+while a launch runs and restored afterwards, so both work in one process.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What Triton's interpreter lacks, or does wrong; only the interpreter's own classes are changed.
+"""Additions to Triton's interpreter, and corrections. Only classes of the interpreter are changed.
 
-- functions of libdevice: taken from PyTorch;
-- scalars that are results of comparisons: bool where they are repeated, too;
-- bfloat16: rounded to nearest even, as the hardware does; products of matrices of it;
-- reductions with an own combining function: on whole arrays at a time; sums: by halves;
-- accesses outside of the memory that a launch may touch: an error, not a crash;
-- what one program of a launch writes and another one accesses: an error (`ownership.py`).
+- functions of libdevice are PyTorch's;
+- scalar results of comparisons stay bool when they are broadcast;
+- bfloat16 is rounded to nearest even, as by the hardware, also in matrix products;
+- reductions with a custom combine function work on whole arrays; sums are pairwise;
+- an access outside of the memory of a launch is an error, not a crash;
+- a data race between programs of a launch is an error (`ownership.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all devices that launch kernels have in common: how they load programs."""
+"""The base of devices that launch kernels: how they load programs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The launches of a program: their arguments, as the driver takes them.
+"""The launches of a program, with their arguments in the form that the driver takes.
 
-Each argument is a word of 8 bytes; those that are addresses in the arena, of arguments or of results are
-patched when these move, all others are written once.
+Each argument is a word of 8 bytes. Addresses of the arena, of arguments and of results are patched when these move. All
+other words are written once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Which program of a launch reads and writes which address: programs of one launch have no order, so none may see
-what another writes.
+"""Detects data races between the programs of a launch: they have no order, so none may access what another writes.
 
     program 0 stores to 0x1000      writer[0x1000] = 0
     program 3 loads from 0x1000     an error: on a GPU it may come before or after
 
-It does not matter in which order the programs run here: of two that meet, the later one is told of. Addresses are those
-of elements' first bytes, as one launch accesses a tensor by elements of one size. Atomic updates are not looked at.
+A race is found in any order of the programs, at the later of the two accesses. Addresses are those of elements' first
+bytes, since one launch accesses a tensor by elements of one size. Atomic updates are not checked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Devices that stand in for a GPU: what was begun is noted for graphs, and begun again as it was."""
+"""The base of devices without hardware: records steps for graphs, and replays them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long single steps of a program take on a device."""
+"""Measures single steps of a program on a device."""
 
 from __future__ import annotations
 

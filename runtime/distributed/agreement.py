@@ -1,7 +1,7 @@
-"""Ranks compare what they are about to do, before the first run of a program.
+"""Ranks compare their collectives before the first run of a program.
 
-Each rank puts the digest of its collectives, group by group, into the store of `torch.distributed`, and reads those
-of the others: a rank that runs another program is found before it could hang, or mix up data.
+Each rank puts what it is about to do, line by line, into the store of `torch.distributed`, and reads what the others
+are: a rank that runs another program is found before it could hang, or mix up data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _compared: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 class DisagreementError(RuntimeError):
-    """Ranks would make different collectives."""
+    """The ranks of a group would run different collectives."""
 
 
 def agree(program: Program, groups: Groups) -> None:
@@ -44,11 +44,13 @@ def agree(program: Program, groups: Groups) -> None:
             compare(program.name, [_line(step) for step in mine], group, describe_ranks(ranks))
 
 
-def compare(name: str, lines: list[str], group: Any, where: str) -> None:
+def compare(
+    name: str, lines: list[str], group: Any, where: str, what: str = "make different collectives"
+) -> None:
     """Compare what ranks of a group are about to do, line by line, with each other.
 
     Args:
-        name: of the program. where: along what, for messages: "along dp".
+        name: of the program. where: along what, for messages: "along dp". what: ranks would do whose lines differ.
 
     Raises:
         DisagreementError: as in `agree`.
@@ -61,7 +63,9 @@ def compare(name: str, lines: list[str], group: Any, where: str) -> None:
     prefix = f"gflow/plan/{group.group_name}/{number}"
     me = dist.get_rank()
     try:
-        store.set(f"{prefix}/{me}", json.dumps([name, digest, lines]))
+        # lines are long, and read only where ranks differ
+        store.set(f"{prefix}/lines/{me}", json.dumps([name, lines]))
+        store.set(f"{prefix}/{me}", digest)
     except RuntimeError as error:
         raise DisagreementError(_no_store(name, me)) from error
     keys = [f"{prefix}/{rank}" for rank in world]
@@ -74,12 +78,13 @@ def compare(name: str, lines: list[str], group: Any, where: str) -> None:
         ) from error
     for rank, k in zip(world, keys):
         try:
-            plan = store.get(k)
+            if store.get(k).decode() == digest:
+                continue
+            their_name, theirs = json.loads(store.get(f"{prefix}/lines/{rank}"))
         except RuntimeError as error:
             raise DisagreementError(_no_store(name, me)) from error
-        their_name, other, theirs = json.loads(plan)
-        if other != digest:
-            raise DisagreementError(_difference(name, me, lines, rank, their_name, theirs, where))
+        where = f"{what} {where}"
+        raise DisagreementError(_difference(name, me, lines, rank, their_name, theirs, where))
 
 
 def _missing(program: str, me: int, store: Any, keys: dict[int, str], timeout: timedelta) -> str:
@@ -109,7 +114,7 @@ def _difference(
     rank: int,
     name: str,
     theirs: list[str],
-    along: str,
+    what: str,
 ) -> str:
     where = next(
         (n for n, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs))
@@ -117,8 +122,7 @@ def _difference(
     ours = mine[where] if where < len(mine) else "none"
     other = theirs[where] if where < len(theirs) else "none"
     return (
-        f"rank {me} and rank {rank} would make different collectives "
-        f"{along}: number {where} is {ours} in {program} on rank {me}, and {other} "
+        f"rank {me} and rank {rank} would {what}: number {where} is {ours} in {program} on rank {me}, and {other} "
         f"in {name} on rank {rank}. All ranks of a group must run the same program, on inputs of the same shapes"
     )
 

@@ -1,17 +1,17 @@
-"""Sums and large gathers of Gloo's groups, by messages between two ranks.
+"""Reductions and large all-gathers of Gloo groups, by point-to-point messages.
 
-PyTorch's process group of Gloo makes a reduce-scatter of an all-reduce on a copy of the operand, which sends twice the
-bytes, and an all-gather through a copy of the result. Its all-reduce adds up the ranks' numbers in an order that
-depends on where an element lies in the tensor, so a gradient has other bits in a bucket of another layout. Here each
-rank sends every other one what that one needs, from and to the program's own memory:
+PyTorch's Gloo process group implements reduce-scatter as an all-reduce on a copy of the operand, which sends twice the
+bytes, and all-gather through a copy of the result. Its all-reduce sums in an order that depends on the position of an
+element in the tensor, so a gradient has other bits in a bucket of another layout. Here each rank sends every other rank
+its data, directly from and to the program's memory:
 
     reduce-scatter   rank r sends piece s of its operand to rank s, and adds up what it receives
     all-gather       rank r sends its piece to all
     all-reduce       both, part by part: what is added up is sent while the next part is received
 
-So bytes sent are (ranks - 1) / ranks of the whole for each of the first two, and twice that for the third. Numbers are
-added in the order of the ranks, halves in float32, so a reduce-scatter has the same bits as an all-reduce. Between two
-ranks, where there is one order only, an all-reduce is Gloo's own, which is a little faster.
+A rank sends (ranks - 1) / ranks of the tensor's bytes in each of the first two, and twice that in the third. Sums are
+in the order of the ranks, those of halves in float32, so a reduce-scatter has the same bits as an all-reduce. Between
+two ranks the order does not matter: an all-reduce is Gloo's own, which is a little faster.
 """
 
 from __future__ import annotations

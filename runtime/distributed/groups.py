@@ -80,9 +80,16 @@ class Groups:
         return _along(self.mesh, axes) if group is None else group
 
 
+def is_alive(group: Any) -> bool:
+    """Whether a process group is of the world as it is now, and not of one that was destroyed meanwhile."""
+    try:
+        return dist.get_rank(group) >= 0
+    except ValueError:  # what PyTorch says of a group that it does not know any more
+        return False
+
+
 def _alive(group: Any) -> Any:
-    """The group, unless it is of a world that was destroyed meanwhile."""
-    gone = isinstance(group, dist.ProcessGroup) and dist.get_rank(group) < 0
+    gone = isinstance(group, dist.ProcessGroup) and not is_alive(group)
     return None if gone else group
 
 

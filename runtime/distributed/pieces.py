@@ -1,8 +1,8 @@
-"""Tensors in pieces: a rank keeps its piece of a tensor that Python code sees whole.
+"""Sharded tensors: a rank keeps its shard of a tensor that Python code sees whole.
 
-The tensor (of an optimizer's state, a module's parameter) keeps its shape and gives up its memory: it shows NaN
-everywhere until it is gathered again (`gather`, which all ranks call together; `state_dict()` does). Most ops refuse to
-write to it; after one that does not (`zero_`, `fill_`), its next use is an error.
+The tensor (optimizer state or a parameter) keeps its shape but not its memory: it reads as NaN until it is gathered
+(`gather`, which all ranks call together, as `state_dict()` does). Most ops refuse to write to it. After one that does
+not (`zero_`, `fill_`), its next use is an error.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..failures import explain
+from .groups import is_alive
 from .release import used
 from .steps import all_gather, put_piece
 
@@ -221,7 +222,7 @@ def parts_held() -> dict[int, tuple[Tensor | None, Any]]:
         The piece and its group; or the whole and None where this rank keeps it, None and None where another one does.
     """
     found: dict[int, tuple[Tensor | None, Any]] = {}
-    for whole, held in _those_divided(_held.keys()):
+    for whole, held in _all_divided():
         if not held.mine:
             found[whole.data_ptr()] = None, None
         elif held.piece is None:
@@ -245,9 +246,7 @@ def ungathered() -> Iterator[None]:
 def lent() -> Iterator[None]:
     """Give what lies in pieces memory of its own for as long as a program is traced; what it holds means nothing."""
     found = [
-        (whole, held)
-        for whole, held in _those_divided(_held.keys())
-        if held.piece is not None or not held.mine
+        (whole, held) for whole, held in _all_divided() if held.piece is not None or not held.mine
     ]
     with torch.no_grad():
         for whole, held in found:
@@ -273,6 +272,15 @@ def _memory(whole: Tensor, held: _Held) -> tuple[Any, ...]:
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
     return (tensor.untyped_storage(), 0, tensor.shape, tensor.stride())
+
+
+def _all_divided() -> list[tuple[Tensor, _Held]]:
+    """All that lies in pieces, or on one rank, but for what was left of groups that are gone."""
+    return [
+        (t, held)
+        for t, held in _those_divided(_held.keys())
+        if all(is_alive(g) for g in (held.group, held.keepers) if g is not None)
+    ]
 
 
 def _those_divided(tensors: Iterable[Tensor]) -> list[tuple[Tensor, _Held]]:

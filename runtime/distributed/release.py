@@ -1,4 +1,4 @@
-"""Tensors that a thread of a process group has not let go of yet.
+"""Tensors that a thread of a process group still references.
 
 A thread of Gloo drops a collective's tensors shortly after `wait()` has returned in the thread that asked for it. If no
 Python object holds such a tensor any more, dropping it takes the interpreter's lock, and a thread that asks for the

@@ -1,8 +1,7 @@
-"""One rank works, the others take what it has made: programs that all ranks of a group run are compiled once.
+"""One rank compiles, the others receive the result: programs that all ranks of a group run are compiled once.
 
-The first rank that comes to a piece of work claims it in the store of `torch.distributed`, and puts there what it has
-made. While it works it gives signs of life, so that the others wait as long as it takes, but not for a rank that is
-gone.
+The first rank that needs a program claims it in the store of `torch.distributed` and stores the result there. While it
+compiles it sends heartbeats, so the others wait as long as it takes, but not for a rank that is gone.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ import torch.distributed as dist
 
 from .agreement import DisagreementError, timeout_of
 
-#: seconds between signs of life, and between looks for what is made
+#: seconds between heartbeats, and between looks for the result
 _SIGN, _LOOK = 0.5, 0.02
 
 
 def done_once(key: str, name: str, make: Callable[[], bytes]) -> bytes | None:
-    """What the first rank that asks has made.
+    """The result of `make` on the first rank that asks for it.
 
     Args:
-        key: of the work; ranks that ask for the same one get the same.
+        key: of the work; ranks with equal keys get the same result.
         name: for messages.
-        make: called on that rank, with its errors.
+        make: is called on that rank, and its errors are raised there.
 
     Returns:
-        None on ranks where another one has failed, or the store does not answer: they do it themselves.
+        None if that rank failed or the store does not answer; the caller then does the work itself.
 
     Raises:
-        DisagreementError: the rank that works gives no sign of life for the group's timeout.
+        DisagreementError: the working rank sent no heartbeat for the group's timeout.
     """
     store = dist.distributed_c10d._get_default_store()
     at = f"gflow/work/{key}"

@@ -1,11 +1,11 @@
-"""Other engines that run parts of a program, or all of it: imported when they are switched on, never before.
+"""Other engines, which run parts of a program or all of it. Their packages are imported when they are switched on.
 
-base          what an engine's compiled code is to the runtime: tensors in, tensors into places
-load          an engine's compiled code by the engine's name, kept in the disk cache where the engine can write it
+base          the interface of an engine's compiled code
+load          compiles a program by an engine, or reads its code from the disk cache
 onnx_runtime  ONNX Runtime on the CPU
-onnx_models   ONNX models whose inputs are in part constants
+onnx_models   ONNX models with values for some of their inputs
 openvino      OpenVINO on the CPU
-packages      which package an engine needs, and what to say where it is missing
-step          running a part of a program that another engine compiled, on tensors in the program's memory
+packages      the package of each engine, and the error if it is missing
+step          runs a part of a program that another engine compiled, on tensors in the program's memory
 xla           XLA on the CPU, through jaxlib
 """

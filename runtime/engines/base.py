@@ -1,4 +1,4 @@
-"""What an engine's compiled code is to the runtime: tensors in, tensors into places."""
+"""The interface of an engine's compiled code: it reads tensors and writes results to given places."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 @dataclass
 class Copies:
-    """Bytes that one run copied because the engine cannot read or write where they are.
+    """The bytes that a run copied because the engine cannot access them in place.
 
-    operands: into memory that it can read. results: out of memory that is its own.
+    operands: copied to memory that the engine can read. results: copied from the engine's own memory.
     """
 
     operands: int = 0
@@ -42,7 +42,7 @@ def separate(place: torch.Tensor | None, operands: Sequence[torch.Tensor]) -> to
 
 
 def delivered(made: torch.Tensor, place: torch.Tensor | None, copies: Copies) -> torch.Tensor:
-    """A result in memory of the engine's own, or its copy in the place that it has."""
+    """A result: in the engine's own memory, or copied to its place if it has one."""
     if place is None:
         return made
     copies.results += place.nbytes
@@ -62,10 +62,10 @@ class EngineCode(ABC):
         results: Sequence[torch.Tensor | None],
         on_write: Callable[[], None] = lambda: None,
     ) -> list[torch.Tensor]:
-        """Run once, and wait for the end.
+        """Run once and wait for the end. Returns the results in order.
 
-        results: where results go (None: wherever the engine has them). on_write: called when all operands have been
-        read, before the first result is written. Returns the results in order.
+        results: the places of results; None leaves a result in the engine's memory. on_write: is called after all
+            operands have been read, before the first result is written.
         """
 
     @classmethod
@@ -81,10 +81,10 @@ class EngineCode(ABC):
     @classmethod
     @abstractmethod
     def load(cls, blob: bytes) -> EngineCode:
-        """What `serialized` gave."""
+        """Load what `serialized` returned."""
 
     def serialized(self) -> bytes | None:
-        """The compiled code as bytes, which the engine's `load` takes; None where it cannot be written."""
+        """The compiled code as bytes for `load`; None if the engine cannot serialize it."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""An engine's compiled code by the engine's name, kept in the disk cache where the engine can write it."""
+"""Compiles a program by an engine, or reads its code from the disk cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX models whose inputs are in part constants."""
+"""ONNX models with values for some of their inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which package an engine needs, and what to say where it is missing."""
+"""The package of each engine, and the error if it is missing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def require(engine: str) -> Package:
     """The engine's package.
 
     Raises:
-        EngineUnavailable: it is not installed.
+        EngineUnavailable: the package is not installed.
     """
     package = PACKAGES[engine]
     if not available(engine):

@@ -1,4 +1,4 @@
-"""Running a part of a program that another engine compiled, on tensors in the program's memory."""
+"""Runs a part of a program that another engine compiled, on tensors in the program's memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Model:
 
     @property
     def copies(self) -> Copies:
-        """Of the latest run."""
+        """The copies of the latest run."""
         return Copies() if self._code is None else self._code.copies
 
     def run(

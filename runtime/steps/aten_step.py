@@ -22,7 +22,7 @@ _OUT = {
 
 
 def register(name: str) -> None:
-    """Have the overload that `name` spells, where it is one of gflow's own."""
+    """Register the overload `name`, if it is one of gflow's own."""
     if name.startswith("gflow.recurrent"):
         from .. import recurrent  # noqa: F401  (what registers ops takes a third of a second to load)
 
@@ -63,7 +63,7 @@ class AtenCall(HostStep):
         return [*self.inputs, *(t for t in self.outputs if t is not None)]
 
     def bind(self, locate: Locate, size: N = 0) -> None:
-        """Put tensors in. size: the program's, if it has one."""
+        """Bind tensors. size: the program's dynamic size, if it has one."""
         self.size = size
         self.inputs = [locate(r) for r in self.step.inputs]
         self.outputs = [None if r is None else locate(r) for r in self.step.outputs]
@@ -86,7 +86,7 @@ class AtenCall(HostStep):
         return found if whole and not self.has_scalars and '"part":' not in self.step.args else None
 
     def unbind(self) -> None:
-        """Let go of all tensors."""
+        """Drop the references to all tensors."""
         self.inputs, self.outputs, self.args, self.kwargs = [], [], [], {}
 
     def decode(self) -> None:
@@ -139,7 +139,7 @@ class AtenCall(HostStep):
                 target.copy_(value)
 
     def undo(self) -> None:
-        """Put back the generator that the latest run drew from."""
+        """Restore the generator that the latest run drew from."""
         if self.generator is not None:
             torch.default_generator.set_state(self.generator)
 

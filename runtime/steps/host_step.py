@@ -1,4 +1,4 @@
-"""What steps that the host runs have in common: calls of PyTorch, collectives."""
+"""The base of steps that the host runs: ATen calls, collectives."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Locate = Callable[[TensorRef], torch.Tensor]
 class HostStep(ABC):
     """One step, ready to run: a `Part` on tensors.
 
-    `bind` puts tensors in; it need not be called again while they stay where they are.
+    `bind` sets the tensors. It need not be called again while their addresses stay the same.
 
-    writes, has_run: how far the latest run has come: begun to write, done. to_arguments: it writes to arguments.
-    draws: it draws random numbers.
+    writes, has_run: the progress of the latest run: has begun to write, is complete. to_arguments: whether the step
+    writes to arguments. draws: whether it draws random numbers.
     """
 
     step: Any
@@ -34,32 +34,32 @@ class HostStep(ABC):
 
     @abstractmethod
     def bound(self) -> list[torch.Tensor]:
-        """The tensors that were put in, as `refs`."""
+        """The bound tensors, in the order of `refs`."""
 
     @abstractmethod
     def bind(self, locate: Locate, size: N = 0) -> None:
-        """Put tensors in. size: the program's, if it has one."""
+        """Bind tensors. size: the program's dynamic size, if it has one."""
 
     @abstractmethod
     def unbind(self) -> None:
-        """Let go of all tensors."""
+        """Drop the references to all tensors."""
 
     @property
     def torn(self) -> bool:
-        """Whether it may have written into arguments without having run to its end."""
+        """Whether it may have written into arguments without being complete."""
         return self.writes and not self.has_run and self.to_arguments
 
     def prepare(self) -> None:
-        """It is to run once more."""
+        """Prepare for the next run."""
         self.writes = self.has_run = False
 
     @abstractmethod
     def run(self) -> None:
-        """Run it; errors say where in the author's program it comes from."""
+        """Run the step. Errors name its source in the author's program."""
 
     def each(self) -> Iterator[tuple[Step, Callable[[], None]]]:
         """Its step, and what runs it."""
         yield self.step, self.run
 
     def undo(self) -> None:  # noqa: B027 - most draw nothing
-        """Put back the generator that the latest run drew from."""
+        """Restore the generator that the latest run drew from."""

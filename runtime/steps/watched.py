@@ -1,5 +1,5 @@
-"""Whether tensors are as they were: where they lie, how often PyTorch has changed them (version counters), and a few of
-their elements, for changes past these counters (`p.data.mul_(2)`, NumPy)."""
+"""Detects changes of tensors: by their addresses, by PyTorch's version counters, and by a few elements. The latter find
+changes that version counters miss (`p.data.mul_(2)`, NumPy)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from operator import attrgetter
 import numpy as np
 import torch
 
-#: elements that are looked at of each tensor
+#: elements of each tensor that are compared
 _SAMPLES = 8
 _version: Callable[[torch.Tensor], int] = attrgetter("_version")
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -25,7 +25,7 @@ class Watched:
         self._looks = _looks(self._held)
 
     def same(self, tensors: Sequence[torch.Tensor], places: Sequence[int]) -> bool:
-        """Whether these are the tensors, and nothing has changed them."""
+        """Whether these are the same tensors, without changes."""
         return (
             places == self._places
             and list(map(_version, tensors)) == self._versions
@@ -54,7 +54,7 @@ class _Look:
         self._was = self._memory.take(self._at)
 
     def same(self) -> bool:
-        """Whether they are as they were."""
+        """Whether the elements are unchanged."""
         return np.array_equal(self._memory.take(self._at), self._was)
 
 

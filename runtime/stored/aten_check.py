@@ -1,7 +1,7 @@
-"""Whether a call of an ATen overload that stands in a file is one that a program may make.
+"""Checks ATen calls in files: whether a program may make them.
 
-An overload must be one that exists and changes none of its arguments, as all are that lowering emits; its
-arguments must be of the types of its schema.
+The overload must exist and change none of its arguments, as all overloads that lowering emits. Its arguments must have
+the types of its schema.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ _OPERAND = _Operand()
 
 
 def check_call(step: AtenStep, device: str, size: N) -> None:
-    """A step's call fits its overload's schema.
+    """Check a step's call against its overload's schema.
 
     Args:
-        device: "cpu" or "cuda", which the program runs on. size: the program's, 0 without one.
+        device: "cpu" or "cuda", where the program runs.
+        size: the program's dynamic size, 0 without one.
 
     Raises:
-        ValueError: it doesn't.
+        ValueError: the call does not fit the schema.
     """
     func = overload(step.overload)
     operands = [_OPERAND] * len(step.inputs)

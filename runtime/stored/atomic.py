@@ -1,7 +1,7 @@
-"""Files and directories that appear whole: written under a temporary name, synced to the disk, renamed.
+"""Atomic writes of files and directories: to a temporary name, synced to the disk, renamed.
 
-A process that is killed at any moment leaves the old or the new one, and perhaps the temporary one
-beside it (its name starts with a dot).
+A process that is killed at any moment leaves the old or the new version, and perhaps a temporary file, whose name
+begins with a dot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RENAME_EXCHANGE = 2
 
 
 class SaveError(OSError):
-    """Something could not be written; the message says what is there now."""
+    """A file could not be written. The message says what exists now."""
 
     def __str__(self) -> str:
         return str(self.strerror)

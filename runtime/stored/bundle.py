@@ -1,6 +1,6 @@
 """An artifact on disk: a directory with a manifest that lists every file, its size and checksum.
 
-Nothing is read that the manifest does not list, lies outside, or is a link.
+Files that the manifest does not list, files outside of the directory, and links are not read.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 class ArtifactError(ValueError):
-    """A saved graph that is damaged, of another kind, or from a later version."""
+    """A saved graph is damaged, of another kind, or from a later version."""
 
 
 @dataclass
 class Bundle:
-    """manifest: what it says, without the list of files. files: path to contents."""
+    """The contents of an artifact. manifest: its entries without the list of files. files: path to contents."""
 
     manifest: dict[str, Any]
     files: dict[str, bytes] = field(default_factory=dict)
@@ -42,7 +42,7 @@ def write_bundle(
     writers: Mapping[str, Callable[[Path], None]],
     key: bytes | None = None,
 ) -> None:
-    """Write all files, then let the whole directory appear at once.
+    """Write all files to a new directory, then rename it to `path`.
 
     Args:
         writers: write more files, by path.

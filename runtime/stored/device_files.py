@@ -1,4 +1,4 @@
-"""What a program for a GPU adds to an artifact: the source of each Triton kernel, and machine code.
+"""Files of a program for a GPU in an artifact: the sources of its Triton kernels, and machine code.
 
 kernels/NAME.py          the source, to be read; not used
 kernels/NAME.0.cubin     the machine code of its config 0; for AMD's GPUs kernels/NAME.0.hsaco

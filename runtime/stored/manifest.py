@@ -1,4 +1,4 @@
-"""Checks the manifest of a saved graph: every entry is there, of its kind, and refers to what there is."""
+"""Checks the manifest of a saved graph: presence, types and references of all entries."""
 
 from __future__ import annotations
 
@@ -162,10 +162,10 @@ def _scheduler(value: Any, depth: int = 0) -> bool:
 
 
 def check_manifest(manifest: Mapping[str, Any]) -> None:
-    """Every field is there, and of its kind; there are no others.
+    """Check that every field exists and has its type, and that there are no others.
 
     Raises:
-        ValueError: it isn't so.
+        ValueError: a field is missing, unknown or of another type.
     """
     machine: dict[str, Test] = {"object": lambda v: type(v) is dict}
     _check(manifest, {**_MANIFEST, **machine}, "the manifest", _NOT_OURS)
@@ -196,10 +196,10 @@ def _check(
 
 
 def check_seal(manifest: Mapping[str, Any]) -> None:
-    """The manifest is as whoever made it wrote it.
+    """Check that the manifest is unchanged since it was written.
 
     Raises:
-        ValueError: it isn't.
+        ValueError: it was changed.
     """
     if manifest.get("seal") != seal(manifest):
         raise ValueError("it was changed since it was written, or is of an older gflow")

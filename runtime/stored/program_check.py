@@ -1,10 +1,9 @@
-"""Checks a program from a file whole before any of it runs.
+"""Checks a program from a file before any of it runs.
 
-Types come from the declarations (`gflow.dialects.program.form`). Here is what the numbers must satisfy:
-each tensor and each address that a step gets lies inside the arena, argument, result or constant that it
-names, with all that the step may touch from there on; counts agree; names are those of kernels, overloads and
-data types that there are. `CHECKS` has the check of each kind of step; a kind without one is refused.
-What kernels do with what they are given is their code, which no check can see through: signatures are for that.
+The declarations give the types (`gflow.dialects.program.form`). This file checks the numbers: every tensor and address
+of a step is inside of the arena, argument, result or constant that it names, with everything that the step may access;
+counts agree; names of kernels, overloads and data types exist. `CHECKS` has the check of each kind of step; a kind
+without one is refused. The code of kernels itself cannot be checked: signatures protect it.
 """
 
 from __future__ import annotations
@@ -62,10 +61,10 @@ _NUMBERS = re.compile(r"([iu])(1|8|16|32|64)|fp(16|32|64)|bf16")
 
 
 def check_program(program: Program) -> None:
-    """A program is whole.
+    """Check a program: the types of its fields, then their numbers.
 
     Raises:
-        ProgramError: it isn't; it says where.
+        ProgramError: the program is malformed; the message says where.
     """
     check_types(program)
     check_contents(program)
@@ -74,10 +73,10 @@ def check_program(program: Program) -> None:
 
 
 def check_contents(program: Program) -> None:
-    """The numbers of a program, whose types are in order, are consistent.
+    """Check the numbers of a program whose types are right.
 
     Raises:
-        ProgramError: they aren't; it says where.
+        ProgramError: they are inconsistent; the message says where.
     """
     _check_head(program)
     for n in _samples(program):
@@ -93,7 +92,7 @@ def check_contents(program: Program) -> None:
 
 
 def _samples(program: Program) -> list[N]:
-    """Sizes to check at; -1 where the program has none."""
+    """The dynamic sizes to check at; -1 for a program without one."""
     size = program.size
     if size is None:
         return [-1]
@@ -252,7 +251,7 @@ class _Memory:
             self.reached[place.index] = max(self.reached[place.index], offset + size)
 
     def check_ref(self, ref: TensorRef) -> None:
-        """A tensor lies in its memory, at a multiple of its elements' size."""
+        """Check that a tensor is inside of its memory, at a multiple of its element size."""
         found = fixed_ref(ref, self.n)
         self.check(found.place, _bytes(found.type, found.strides, str(found.type)))
         if found.place.offset % min(found.type.itemsize, 8):

@@ -1,4 +1,4 @@
-"""A `Program` as bytes and back: JSON, then the constants' bytes. What is read is checked whole.
+"""A `Program` as bytes and back: JSON, then the bytes of its constants. Programs are checked when they are read.
 
 length of the JSON (8 bytes) · JSON · constants, one after the other
 """

@@ -1,4 +1,4 @@
-"""State dicts of many ranks as a directory, by `torch.distributed.checkpoint`: each rank writes what it has, and any
+"""State dicts of many ranks as a directory, by `torch.distributed.checkpoint`: each rank writes its shards, and any
 number of ranks reads it.
 
     PATH/latest       the name of the checkpoint that counts
@@ -7,8 +7,8 @@ number of ranks reads it.
 Of a global tensor (`DTensor`) each part along the dimensions of its mesh that split it is a tensor of its own, NAME#0,
 NAME#1, …, in one dimension; the manifest says how they are put together.
 
-A checkpoint is written beside the one before it, and counts once `latest` names it, which is one rename. Killed at any
-moment, the old one or the new one is whole. What `checkpoint.py` says of trees holds here: nothing is pickled.
+A checkpoint is written beside the previous one and becomes valid when `latest` names it, by one rename. After a kill at
+any moment, the old or the new one is complete. As in `checkpoint.py`, nothing is pickled.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import json
 import shutil
 import sys
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from gflow.dialects.records import record
 
 from ..distributed.pieces import parts_held
 from .atomic import new_file
@@ -136,7 +138,7 @@ def _whole(
     return parts[0]
 
 
-@dataclass(frozen=True)
+@record
 class _Share:
     """What this rank has of a tensor: part `number` of those that `axes` (dimension, ranks) split it into; of that,
     with a group, the piece of one of its ranks, as `fully_shard` cuts what tensor parallelism has cut."""

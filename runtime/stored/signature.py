@@ -1,15 +1,15 @@
-"""A signature of a saved graph: what a call of it is given and gives, and the programs that it runs."""
+"""A signature of a saved graph: inputs and outputs of a call, and the programs that it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gflow.dialects.extents import Extent, formula, leaves
 from gflow.dialects.program import Argument, Program
+from gflow.dialects.records import record
 from gflow.dialects.types import row_major_strides, share_memory
 
 from ..arena import Arena
@@ -21,10 +21,10 @@ from ..tensors import DTYPES, dtype_named
 from .bundle import ArtifactError
 
 
-@dataclass(frozen=True)
+@record
 class TensorInfo:
-    """An input or output: its dotted name, shape and dtype. A size that varies from call to call is a string in the
-    shape: "n", or how it follows from n ("2*n + 1")."""
+    """An input or output: its dotted name, shape and dtype. A dynamic size is a string in the shape: "n", or a formula
+    of n ("2*n + 1")."""
 
     name: str
     shape: tuple[int | str, ...]
@@ -34,12 +34,12 @@ class TensorInfo:
 
     @property
     def varies(self) -> bool:
-        """Whether a size of it varies."""
+        """Whether it has a dynamic dimension."""
         return any(isinstance(s, str) for s in self.shape)
 
     @property
     def is_shared(self) -> bool:
-        """Whether elements of it share memory."""
+        """Whether elements share memory."""
         shape = [s for s in self.shape if isinstance(s, int)]
         return not self.varies and share_memory(tuple(shape), self.strides)
 
@@ -122,7 +122,7 @@ class Variant:
         return found
 
     def prepare(self, arena: Arena, where: torch.device) -> None:
-        """Make it ready to run."""
+        """Load its programs."""
         ready = [load_program(program, arena, where=where) for program in self.programs]
         if self.split is None:
             self.run = ready[0]
@@ -165,7 +165,7 @@ class Variant:
         )
 
     def unfit(self, given: Mapping[str, torch.Tensor], device: torch.device) -> str | None:
-        """Why the program does not take these tensors."""
+        """The reason why the program does not take these tensors."""
         varying: dict[str, int] = {}
         for info in self.inputs:
             if info.name not in given:
@@ -216,7 +216,7 @@ class Variant:
 
     @property
     def moved_on(self) -> str:
-        """Why it does not run, though its inputs fit."""
+        """The reason why it does not run although its inputs fit."""
         names = ", ".join(self.numbers)
         return (
             f"its program was compiled for other values of {names}; save a graph that was called with "

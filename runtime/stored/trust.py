@@ -1,8 +1,8 @@
-"""Whose files are read as code: this user's own, which nobody else may write, signed with this user's key.
+"""Which files are read as code: the user's own, not writable by others, signed with the user's key.
 
-The key is made when it is first needed: 32 random bytes in `$GFLOW_KEY_FILE`, else
-`$XDG_STATE_HOME/gflow/key`, else `~/.local/state/gflow/key`, readable by its owner alone. It lies apart
-from what it signs, so that a copied or restored cache does not bring its own.
+The key is created at its first use: 32 random bytes in `$GFLOW_KEY_FILE`, else `$XDG_STATE_HOME/gflow/key`, else
+`~/.local/state/gflow/key`, readable only by its owner. It is stored apart from the files that it signs, so a copied
+cache does not contain its own key.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class TrustError(OSError):
 
 
 def check_folder(path: Path) -> None:
-    """A folder is this user's, and only this user and root can put anything in it or in its place.
+    """Check that a folder is the user's, and that only the user and root can add files to it or replace it.
 
-    Folders above it may be root's, or sticky (as /tmp), where nobody replaces what others own. A
-    link on the way is followed; the folder itself must be none.
+    Folders above it may belong to root, or be sticky (as /tmp), where users cannot replace files of others. Links in
+    the path are followed; the folder itself must not be a link.
 
     Raises:
-        TrustError: it isn't.
-        OSError: it isn't there.
+        TrustError: the check fails.
+        OSError: the folder does not exist.
     """
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):

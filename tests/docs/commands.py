@@ -1,4 +1,4 @@
-"""Shell commands of a page: gflow's own run in this process, pipes of them in a shell."""
+"""Shell commands of a page: gflow's own run in this process, pipes of them in a shell, ranks of torchrun as forks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import io
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -46,6 +47,8 @@ def run(command: str, folder: Path, *, fails: bool = False) -> str:
     if any(c in command for c in "|><;&$"):
         _check_ours(command)
         code, out = _shell(command, folder)
+    elif words[:2] == ["torchrun", "--standalone"]:
+        code, out = _torchrun(words, folder)
     elif words[0] in _MAINS:
         code, out = _in_process(_main(_MAINS[words[0]]), words[1:])
     elif words[:2] == ["python", "-m"] and words[2].startswith("gflow."):
@@ -79,6 +82,38 @@ def _in_process(main: Callable[[list[str]], int], arguments: list[str]) -> tuple
         except SystemExit as stop:  # argparse
             code = stop.code if isinstance(stop.code, int) else 1
     return code, printed.getvalue()
+
+
+def _torchrun(words: list[str], folder: Path) -> tuple[int, str]:
+    """`torchrun --standalone --nproc-per-node=N FILE`; ranks are forks of a process that has imported."""
+    from launched import start  # of pytest's path: pages on a copy of the sources have no ranks
+
+    (count,) = (int(w.partition("=")[2]) for w in words if w.startswith("--nproc-per-node="))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    given = {
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": count,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    ranks = [
+        start(
+            words[-1],
+            folder=folder,
+            RANK=str(n),
+            LOCAL_RANK=str(n),
+            **{k: str(v) for k, v in given.items()},
+        )
+        for n in range(count)
+    ]
+    try:
+        outputs = ["".join(rank.communicate(timeout=240)) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return max(abs(rank.returncode) for rank in ranks), "".join(outputs)
 
 
 def _shell(command: str, folder: Path) -> tuple[int, str]:

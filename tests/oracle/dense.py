@@ -61,7 +61,7 @@ _BIASED: dict[Any, tuple[slice, int, Any]] = {
 
 
 class RoundedProducts(TorchDispatchMode):
-    """Rounds products of halves to their type before a bias is added, as gflow does (docs/oracle.md)."""
+    """Rounds products of halves to their type before a bias is added, as gflow does (docs/differences.md)."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -2,7 +2,7 @@
 
 Integers, booleans and infinities must agree; other numbers must be as near to eager's, or to float64's, as
 eager's own rounding allows. What fails that is held against eager with noise (`noise.py`): an element whose
-distance to eager is within a few times what noise makes of it, is rounding. docs/oracle.md lists what is none.
+distance to eager is within a few times what noise makes of it, is rounding. docs/oracle_rules.md lists what is none.
 """
 
 from __future__ import annotations
@@ -53,12 +53,14 @@ class Verdict:
         return self.status in ("mismatch", "crash", "missed", "died", "hang")
 
 
-#: what eager raises where gflow may compute: it has no kernel for the dtype; autocast meets the other half type,
+#: what eager raises where gflow may compute: it has no kernel for the dtype; a reentrant checkpoint takes no `inputs`;
+#: autocast meets the other half type,
 #: which `enable_amp` is a pass about; PyTorch's shape rule of a group norm's gradient takes an undefined tensor
 LIMITS_OF_EAGER = (
     "not implemented for",
     "at::autocast::prioritize",
     "tensor does not have a device",
+    "use_reentrant=True, torch.utils.checkpoint is incompatible",
 )
 REFUSALS = (GraphError, LoweringError, NotImplementedError)
 #: what else is no answer, and names the line: memory, and what PyTorch's dispatcher says of values with a gradient that

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gflow.dialects.constants import element_bytes, is_splat
 from gflow.dialects.extents import varies
 from gflow.dialects.mlir import ir
+from gflow.dialects.ops.attention import extras
 from gflow.dialects.ops.compute import conv_dims, kernel_dims
 
 from ..decompositions import windows
@@ -64,7 +66,7 @@ def _extreme(kind: str, of_bools: str) -> Row:
         if dtype == "ui8":
             return [w.cast(w.node(kind, [w.cast(x, "i32") for x in names]), "ui8")]
         if dtype in ("f32", "f64"):
-            a, b = map(_number, call.op.operands)
+            a, b = map(number_of, call.op.operands)
             if (number := a if b is None else b) is not None:
                 return [_bounded(w, names[b is None], kind, number, dtype)]
         found = w.node(kind, names)
@@ -85,8 +87,8 @@ def _bounded(w: Writer, x: str, kind: str, number: float, dtype: str) -> str:
     return w.node("Clip", [x, *(w.scalar(end, dtype) for end in ends)])
 
 
-def _number(value: ir.Value) -> float | None:
-    """The number that a value is everywhere, but no NaN."""
+def number_of(value: ir.Value) -> float | None:
+    """The number that a value of floats is everywhere, but no NaN."""
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != "gflow.constant":
         return None
@@ -146,11 +148,11 @@ def _bound(call: Call) -> tuple[str, float] | None:
     owner = pred.owner
     if call.type.dtype not in ("f32", "f64") or isinstance(owner, ir.Block):
         return None
-    if owner.operation.name != "gflow.compare" or (least := _number(number)) is None:
+    if owner.operation.name != "gflow.compare" or (least := number_of(number)) is None:
         return None
     left, right = owner.operation.operands
     kind = _BOUNDS.get(call_of(owner.operation).attrs["predicate"])
-    if kind is None or left != x or _number(right) != least:
+    if kind is None or left != x or number_of(right) != least:
         return None
     return kind, least
 
@@ -350,6 +352,90 @@ def _averages(call: Call) -> bool:
     return windows.regular(a) and _F32(call) and a["divisor"] is None and not a["ceil_mode"]
 
 
+def _max_pool(w: Writer, call: Call, names: Names) -> Names:
+    a = call.attrs
+    dilation = list(a["dilation"] or (1,) * len(a["kernel"]))
+    high = list(a["padding"])
+    if a["ceil_mode"]:  # ONNX has another rule for windows that begin behind the input
+        dims = conv_dims(a["layout"], call.type.rank)[2]
+        high = [
+            max(0, (call.type.shape[d] - 1) * s + by * (k - 1) + 1 - call.operands[0].shape[d] - p)
+            for d, k, s, p, by in zip(dims, a["kernel"], a["stride"], a["padding"], dilation)
+        ]
+    found = w.node(
+        "MaxPool", [_first(w, call, names[0], call.type.rank)], kernel_shape=list(a["kernel"]),
+        strides=list(a["stride"]), pads=[*a["padding"], *high], dilations=dilation,
+    )  # fmt: skip
+    return [_back(w, call, found)]
+
+
+def _max_pool_of_numbers(w: Writer, call: Call, names: Names) -> Names:
+    """ONNX Runtime's MaxPool passes over NaN, and has a finite number for a window of -inf: where a sum of all is not
+    finite, both are put in again."""
+    (x,) = names
+    (found,) = _max_pool(w, call, names)
+    total = w.node("ReduceSum", [x], keepdims=0)
+    finite = w.node("Less", [w.node("Abs", [total]), w.scalar(math.inf, "f32")])
+
+    def exact() -> str:
+        some = w.cast(_max_pool(w, call, [w.cast(w.node("IsNaN", [x]), "f32")])[0], "i1")
+        least = w.scalar(-math.inf, "f32")
+        above = w.cast(w.node("Greater", [x, least]), "f32")
+        least = w.node("Where", [w.cast(_max_pool(w, call, [above])[0], "i1"), found, least])
+        return w.node("Where", [some, w.scalar(math.nan, "f32"), least])
+
+    return [w.choice(finite, lambda: w.node("Identity", [found]), exact)]
+
+
+def _pools(call: Call) -> bool:
+    return windows.regular(call.attrs) and _F32(call) and call.attrs["positions"] == "none"
+
+
+def _attention(w: Writer, call: Call, names: Names) -> Names:
+    """Products and a softmax, heads that share keys side by side; rows that see nothing are 0."""
+    q, k = call.operands[:2]
+    (b, t, heads, c), (_, keys, shared, _) = q.shape, k.shape
+    rows = w.transpose(names[0], (0, 2, 1, 3))
+    if shared != heads:
+        rows = w.reshape(rows, (b, shared, heads // shared * t, c))
+    scores = w.node("MatMul", [rows, w.transpose(names[1], (0, 2, 3, 1))])
+    scores = w.node("Mul", [scores, w.scalar(float(call.attrs["scale"]), "f32")])
+    if shared != heads:
+        scores = w.reshape(scores, (b, heads, t, keys))
+    seen, nothing = None, w.scalar(-math.inf, "f32")
+    at = extras(call.operands, 3).bias
+    if at is not None and call.operands[at].dtype == "i1":
+        seen = names[at]
+    elif at is not None:
+        scores = w.node("Add", [scores, names[at]])
+    if call.attrs["causal"]:
+        columns, line = w.positions(keys), w.reshape(w.positions(t), (t, 1))
+        before = w.node("LessOrEqual", [columns, line])
+        seen = before if seen is None else w.node("And", [seen, before])
+    if seen is not None:
+        scores = w.node("Where", [seen, scores, nothing])
+    weights = w.node("Softmax", [scores], axis=3)
+    if shared != heads:
+        weights = w.reshape(weights, (b, shared, heads // shared * t, keys))
+    found = w.node("MatMul", [weights, w.transpose(names[2], (0, 2, 1, 3))])
+    if shared != heads:
+        found = w.reshape(found, (b, heads, t, c))
+    if at is not None:
+        some = names[at] if seen is None else seen
+        if call.operands[at].dtype != "i1":
+            some = w.node("Not", [w.node("Equal", [names[at], nothing])])
+            some = some if seen is None else w.node("And", [some, seen])
+        some = w.cast(w.node("ReduceMax", [w.cast(some, "i32"), w.ints([3])], keepdims=1), "i1")
+        found = w.node("Where", [some, found, w.scalar(0.0, "f32")])
+    return [w.transpose(found, (0, 2, 1, 3)), ""]
+
+
+def _attends(call: Call) -> bool:
+    """No dropout, and nobody reads the logarithms of the rows' sums."""
+    unread = next(iter(call.op.results[1].uses), None) is None
+    return _F32(call) and not call.attrs["dropout"] and unread
+
+
 def _identity(w: Writer, call: Call, names: Names) -> Names:
     return list(names)
 
@@ -399,7 +485,8 @@ ROWS: dict[str, Row] = {
     "matmul": _node("MatMul", partly=False),
     "convolution": Row("`Conv`", _convolution),
     "convolution_input_grad": Row("`ConvTranspose`", _convolution_input_grad),
-    # engines' MaxPool passes over NaN and -inf: decomposed
+    "max_pool": Row("`MaxPool`", _max_pool, _pools),
+    "attention": Row("`MatMul`, `Softmax`", _attention, _attends),
     "avg_pool": Row("`AveragePool`", _avg_pool, _averages),
     "optimization_barrier": Row("none: its operands", _identity),
 }  # fmt: skip
@@ -427,3 +514,8 @@ def _refuse(call: Call) -> str:
 
 
 FORM = Form("ONNX", ROWS, frozenset(NUMPY), ON_RANKS, _refuse)
+
+#: what ONNX Runtime runs in the place of our own kernels, NaN and infinities included
+EXACT = replace(
+    FORM, rows={**ROWS, "max_pool": Row("`MaxPool`, `If`", _max_pool_of_numbers, _pools)}
+)

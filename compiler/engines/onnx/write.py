@@ -8,7 +8,6 @@ after the argument with `.new` behind it.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,13 @@ from gflow.compiler.ir.locations import source_of
 from gflow.dialects.extents import current, varies
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, type_of
 
 from ..expand import expanded
-from ..form import EngineError, call_of
+from ..form import EngineError, Form, call_of
 from ..sizes import Found, size_arguments, size_in, size_values
+from .patterns import write_found
 from .rows import FORM
 from .writer import IR_VERSION, NUMBERS, OPSET, Writer
 
@@ -29,7 +30,7 @@ from .writer import IR_VERSION, NUMBERS, OPSET, Writer
 _MOST_BYTES = 2_000_000_000
 
 
-@dataclass(frozen=True)
+@record
 class Written:
     """model: an `onnx.ModelProto`. checks: how many checks were left out."""
 
@@ -38,37 +39,41 @@ class Written:
 
 
 def write_function(
-    function: func.FuncOp, checks: bool = False, values: Mapping[str, np.ndarray] | None = None
+    function: func.FuncOp,
+    checks: bool = False,
+    values: Mapping[str, np.ndarray] | None = None,
+    form: Form = FORM,
 ) -> Written:
     """A function as a model; `function` stays as it is.
 
-    checks: whether checks may be left out. values: of arguments that become initializers, by name.
+    checks: whether checks may be left out. values: of arguments that become initializers, by name. form: an engine's,
+    for code that runs in the place of our kernels.
 
     Raises:
         EngineError: it has ops that ONNX has no form for, or is too large for a file.
     """
-    with expanded(function.operation, FORM, checks) as (block, dropped):
+    with expanded(function.operation, form, checks) as (block, dropped):
         names = _names(function, "arg_attrs", len(block.arguments))
         end = block.operations[-1].operation
         results = _names(function, "res_attrs", len(end.operands))
         given = size_arguments(function)
         shown = {names[n] for n in _shown(block, given)}  # no inputs: shapes of others have them
-        return Written(_written(block, names, results, values or {}, given, shown), dropped)
+        return Written(_written(block, form, names, results, values or {}, given, shown), dropped)
 
 
-def write_region(op: ir.Operation, bytes_for_bools: bool = False) -> bytes:
+def write_region(op: ir.Operation, form: Form, bytes_for_bools: bool = False) -> bytes:
     """The region of an op as a file; the op stays as it is.
 
-    bytes_for_bools: what goes in and out as bools is bytes in the file.
+    form: the engine's. bytes_for_bools: what goes in and out as bools is bytes in the file.
 
     Raises:
         EngineError: as `write_function`.
     """
-    with expanded(op, FORM) as (block, _):
+    with expanded(op, form) as (block, _):
         names = [f"in{n}" for n in range(len(op.operands))]
         results = [f"out{n}" for n in range(len(op.results))]
         given = [list(op.operands).index(v) for v in size_values(op)]
-        model = _written(block, names, results, {}, given, bytes_for_bools=bytes_for_bools)
+        model = _written(block, form, names, results, {}, given, bytes_for_bools=bytes_for_bools)
         return model.SerializeToString()
 
 
@@ -87,6 +92,7 @@ def _names(function: func.FuncOp, attribute: str, count: int) -> list[str]:
 
 def _written(
     block: ir.Block,
+    form: Form,
     names: Sequence[str],
     results: Sequence[str],
     values: Mapping[str, np.ndarray],
@@ -125,10 +131,13 @@ def _written(
     for op in body:
         w.scope = source_of(op).module
         call = call_of(op)
+        if (one := write_found(w, call, known)) is not None:
+            known[op.results[0]] = one
+            continue
         given_names = [known[v] for v in op.operands]
         if OPS[call.name].category == "elementwise":
             given_names = w.narrow(given_names)
-        made = FORM.rows[call.name].write(w, call, given_names)
+        made = form.rows[call.name].write(w, call, given_names)
         known.update(zip(op.results, made))
     outputs = []
     for v, wanted in zip(end.operands, results):
@@ -137,9 +146,9 @@ def _written(
         value = known[v] if passed(ty) == ty else w.cast(known[v], passed(ty).dtype)
         w.nodes.append(w.helper.make_node("Identity", [value], [name], name=name))
         outputs.append(_value(w, name, passed(ty)))
-    if sum(len(t.raw_data) for t in w.initializers) > _MOST_BYTES:
+    if w.bytes > _MOST_BYTES:
         raise EngineError("the constants and weights have more bytes than a file of ONNX can hold")
-    nodes = _needed(w.nodes, {o.name for o in outputs})
+    nodes = _needed([*w.constants, *w.nodes], {o.name for o in outputs})
     graph = w.helper.make_graph(nodes, "main", inputs, outputs, w.initializers)
     return w.helper.make_model(
         graph,
@@ -155,6 +164,8 @@ def _needed(nodes: Sequence[Any], wanted: set[str]) -> list[Any]:
     for node in reversed(nodes):
         if not wanted.isdisjoint(node.output):
             wanted.update(node.input)
+            for given in node.attribute:  # of branches
+                wanted.update(name for inner in given.g.node for name in inner.input)
             kept.append(node)
     return kept[::-1]
 

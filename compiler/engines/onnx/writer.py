@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -31,7 +31,8 @@ class Writer:
     """Nodes by op type; values are names.
 
     onnx: the package's helpers. scope: what names of new values begin with: the module that an op comes from.
-    sizes: values of the program's sizes that vary, [1] int64, the first one first.
+    sizes: values of the program's sizes that vary, [1] int64, the first one first. constants: nodes that come before
+    all others; weights are initializers. bytes: of both.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,9 @@ class Writer:
 
         self.helper, self._tensors = helper, numpy_helper
         self.nodes: list[Any] = []
+        self.constants: list[Any] = []
         self.initializers: list[Any] = []
+        self.bytes = 0
         self.scope = ""
         self.sizes: list[str] = []
         self._taken: set[str] = set()
@@ -64,16 +67,36 @@ class Writer:
         self.nodes.append(made)
         return result
 
+    def choice(self, condition: str, yes: Callable[[], str], no: Callable[[], str]) -> str:
+        """One of two values, of which one is computed."""
+        return self.node(
+            "If", [condition], then_branch=self._branch(yes), else_branch=self._branch(no)
+        )
+
+    def _branch(self, write: Callable[[], str]) -> Any:
+        outside, self.nodes = self.nodes, []
+        result = write()
+        made = self.helper.make_graph(
+            self.nodes, "branch", [], [self.helper.make_empty_tensor_value_info(result)]
+        )
+        self.nodes = outside
+        return made
+
     def constant(self, array: np.ndarray, name: str = "") -> str:
-        """An initializer; equal unnamed ones are one."""
+        """An initializer, or a constant if it has no name; equal ones are one."""
         array = np.ascontiguousarray(array).reshape(array.shape)
         key = (array.dtype.str, array.shape, array.tobytes())
         if not name and key in self._constants:
             return self._constants[key]
         found = self.name(name or "constant")
-        self.initializers.append(self._tensors.from_array(array, found))
-        if not name:
-            self._constants[key] = found
+        tensor = self._tensors.from_array(array, found)
+        self.bytes += array.nbytes
+        if name:
+            self.initializers.append(tensor)
+            return found
+        made = self.helper.make_node("Constant", [], [found], name=found, value=tensor)
+        self.constants.append(made)
+        self._constants[key] = found
         return found
 
     def scalar(self, value: float, dtype: str) -> str:

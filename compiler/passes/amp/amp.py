@@ -27,7 +27,7 @@ Parameter updates are recognized by their location names ("optimizer:…"). Cont
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import Body, Op, attributes_of, read_live_body
@@ -35,6 +35,7 @@ from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import VerifyError
 from gflow.dialects.ops import OPS
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 from ..base import Pass
@@ -43,7 +44,7 @@ from .decide import VIEWS, Decisions, decide
 _MAX_CHAIN = 64
 
 
-@dataclass(frozen=True)
+@record
 class Options:
     """dtype: the half type."""
 
@@ -67,7 +68,7 @@ def run(function: func.FuncOp, options: Options) -> None:
 
 
 class _Rewrite:
-    """Walks the body once; every float32 value has a full version, a half version, or both, made on demand."""
+    """Walks the body once. Every float32 value has a float32 version, a half version, or both, created on demand."""
 
     def __init__(self, body: Body, decisions: Decisions, dtype: str) -> None:
         self.body, self.at, self.dtype = body, decisions, dtype
@@ -121,14 +122,15 @@ class _Rewrite:
         return found
 
     def _is_view(self, o: Op) -> bool:
-        """Whether an op shows what its operand holds, so that a version of it is the op on that version."""
+        """Whether an op only shows its operand: a version of its result is then the op on that version of the
+        operand."""
         return o.name in VIEWS or (o.name == "slice" and self.at.root[o.results[0]] != o.results[0])
 
     def _narrow(self, v: int) -> TensorType:
         return TensorType(self.body.types[v].shape, self.dtype)
 
     def is_stored(self, v: int) -> bool:
-        """Whether memory holds a value as a half."""
+        """Whether a value is stored as a half."""
         return self.at.root[v] in self.stored
 
     # -- ops
@@ -164,12 +166,12 @@ class _Rewrite:
         return any(r in self.at.sunk for r in o.results) or self._all_halves(data)
 
     def _all_halves(self, data: Sequence[int]) -> bool:
-        """Whether an op reads nothing but halves, and constants that are exact in them."""
+        """Whether an op reads only halves, and constants that a half represents exactly."""
         halves = [self.is_stored(v) for v in data]
         return any(halves) and all(h or v in self.at.exact for h, v in zip(halves, data))
 
     def _in_place(self, o: Op) -> None:
-        """The op stays in float32."""
+        """Keep the op in float32."""
         for i, v in enumerate(o.operands):
             self._put(o.op, i, v)
         for r in o.results:
@@ -185,7 +187,7 @@ class _Rewrite:
             op.operands[i] = value
 
     def _in_half(self, o: Op) -> None:
-        """The op runs in halves: data operands and results change their type."""
+        """Convert the op to halves: its data operands and results change their type."""
         kind = self.at.kinds[o.index]
         halves = set(self.at.operands[o.index])
         operands = [
@@ -210,7 +212,7 @@ class _Rewrite:
         self._replace(o, operands, halves)
 
     def _replace(self, o: Op, operands: Sequence[ir.Value], changed: set[int]) -> None:
-        """The op on other operands; results `changed` are halves."""
+        """Rebuild the op on other operands. The results in `changed` are halves."""
         types = [
             self._narrow(r) if i in changed else self.body.types[r] for i, r in enumerate(o.results)
         ]

@@ -1,17 +1,18 @@
-"""Which ops run in halves, and which float32 values are rounded where they are made.
+"""Which ops run in halves, and which float32 values are rounded where they are produced.
 
-Contractions take and give halves. Everything else is computed in float32; what matters is what is *stored*.
-A value that a contraction reads is needed as a half anyway: if nothing else needs its full digits it is rounded
-where it is made, and all its users read the half. Ops that are exact in every type ("clear") move that rounding
-up to their operand, so that e.g. the value before a ReLU is the half that both forward and backward read.
+Contractions read and write halves. All other ops compute in float32. The decision is which values are *stored* in
+halves. A value that a contraction reads is needed as a half in any case. If no other reader needs float32, it is
+rounded where it is produced, and all readers read the half. Ops that are exact in every type ("clear") move the
+rounding up to their operand: the value before a ReLU, for example, is then the half that both forward and backward
+read.
 
-Whose digits are not needed: values computed from halves alone (*plain*), parameters, constants and per-channel
-numbers aside, as a batch norm's result, since `torch.autocast` has them in halves too. Such a value is also
-rounded where sums over the batch read it and others too, as a batch norm does of a gradient that two branches
-add to: it has to be in memory for that. A residual stream that
-starts at an embedding is not plain: its arithmetic goes on in float32, and only contractions get halves.
+A reader does not need float32 for *plain* values: those computed from halves, parameters, constants and per-channel
+numbers, for example the result of a batch norm. `torch.autocast` stores them in halves, too. A plain value is also
+rounded if a sum over the batch and other ops read it, since it is stored in any case (a batch norm that reads the sum
+of gradients of two branches). A residual stream that starts at an embedding is not plain: it stays in float32, and only
+contractions read halves.
 
-A bias added to a contraction's result counts as part of the contraction, where several ops read the sum.
+A bias that is added to a contraction's result counts as part of the contraction if several ops read the sum.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gflow.dialects.ops.structure import BARRIER
 
 from ..simplify.folding import round_to
 
-#: shape ops whose operand can be converted in their place
+#: shape ops whose operand can be converted instead of their result
 VIEWS = frozenset({"reshape", "transpose", "broadcast"})
 
 _NONE = AtenAmp("none")
@@ -59,7 +60,7 @@ class Decisions:
 
 
 def decide(function: func.FuncOp, body: Body, dtype: str) -> Decisions | None:
-    """The decisions for one function; None where no contraction gains."""
+    """The decisions for a function; None if no contraction profits."""
     kinds = [_kind(body, o, dtype) for o in body.ops]
     if not any(k.kind == "allow" for k in kinds):
         return None
@@ -89,12 +90,12 @@ def _kind(body: Body, o: Op, dtype: str) -> AtenAmp:
 
 
 def _in_optimizer(o: Op) -> bool:
-    """Whether an op belongs to a parameter update, by its location ("optimizer:…"): these stay float32."""
+    """Whether an op belongs to a parameter update, by its location ("optimizer:…"). Updates stay in float32."""
     return '"optimizer:' in str(o.op.location)
 
 
 def _taking_part(body: Body, o: Op, kind: AtenAmp) -> list[int]:
-    """Numbers of the operands that are float32 data."""
+    """The numbers of the operands that are float32 data."""
     places = [i for i, v in enumerate(o.operands) if body.types[v].dtype == "f32"]
     if kind.full_args and o.name != "aten":
         return [i for i in places if i not in kind.full_args]
@@ -109,7 +110,7 @@ def _taking_part(body: Body, o: Op, kind: AtenAmp) -> list[int]:
 
 
 class _Forward:
-    """What follows from operands, in program order.
+    """Facts about values that follow from their operands, in program order.
 
     root: the value that a value is a view of. native: a half, because a contraction made it, or an exact op of
     such values. plain: see above. neutral: says nothing about its users (parameters, constants, masks).
@@ -201,7 +202,7 @@ class _Forward:
 
 
 def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
-    """From the last op to the first: who wants halves, which clear ops pass that on, what is rounded."""
+    """Backward over the ops: which values are wanted as halves, which clear ops pass this on, and what is rounded."""
     root, types = known.root, body.types
     count = len(body.values)
     wanted, arithmetic, full = [False] * count, [False] * count, [False] * count
@@ -265,7 +266,7 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
 
 
 def _over_batch(o: Op, rank: int) -> bool:
-    """Whether a reduction leaves some dimensions, but not the first."""
+    """Whether a reduction includes the first dimension and keeps another one."""
     dims = list(ir.DenseI64ArrayAttr(o.op.attributes["dims"]))
     return 0 in dims and len(dims) < rank
 
@@ -281,7 +282,7 @@ def _parameters(function: func.FuncOp, body: Body) -> list[int]:
 
 
 def _exact(o: Op, dtype: str) -> bool:
-    """Whether a constant is the same everywhere, and a half holds it exactly."""
+    """Whether a constant is a splat that a half represents exactly."""
     elements = o.op.attributes["value"]
     if not isinstance(elements, ir.DenseElementsAttr) or not elements.is_splat:
         return False

@@ -1,11 +1,11 @@
-"""Attention that a program writes out: what it looks like, and the pass that makes one op of it.
+"""Recognition of attention that a program writes as matrix products and softmax.
 
-description          one attention that a program writes out, as value numbers
-values               numbers, layouts and equal values, seen through ops that only change a form
-match                written-out attention in a function body
-gradients            its backward, as autograd makes it
-mask_operands        the mask of an attention as `gflow.attention` has it: causal, or an operand
-empty_rows           rows of an attention that see no key, as eager has them: NaN, or equal weights
-masks                what a mask says, where constants and positions alone decide it
+description          one written-out attention, as value numbers
+values               constants, layouts and equality of values, through ops that only change shape or float type
+match                finds written-out attention in a function body
+gradients            its backward, in the form that autograd produces
+mask_operands        converts masks to the form of `gflow.attention`: causal, or an operand
+empty_rows           rows without a visible key, with eager's results: NaN, or equal weights
+masks                evaluates masks that depend only on constants and positions
 recognize_attention  one `gflow.attention` for softmax(scale · q kᵀ + mask) v, and one op for its gradients
 """

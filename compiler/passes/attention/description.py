@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gflow.dialects.records import record
 
-@dataclass(frozen=True)
+
+@record
 class Select:
-    """Scores that a mask sets to `fill` where `condition` (a value number of i1) is `where`."""
+    """A mask that sets scores to `fill` at positions where `condition` (a value number of i1) equals `where`."""
 
     condition: int
     where: bool
     fill: float
 
 
-@dataclass(frozen=True)
+@record
 class Added:
-    """A value that is added to the scores."""
+    """A mask that is added to the scores."""
 
     value: int
 

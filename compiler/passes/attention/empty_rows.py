@@ -1,4 +1,4 @@
-"""Rows of an attention that see no key, as eager has them: NaN, or equal weights."""
+"""Rows of an attention without a visible key, with eager's results: NaN, or equal weights."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gflow.dialects.mlir import ir
 
 
 class Rows:
-    """Rows that see no key.
+    """Rows without a visible key.
 
-    bias: what is added to scores, or as i1 which keys take part, of rank 4. sums: the logarithms of sums, [batch, head,
-    position]. weights: of such a row, "nan" or "equal".
+    bias: the mask, of rank 4: values that are added to scores, or i1 for the visible keys. sums: the logarithms of
+    sums, [batch, head, position]. weights: the weights of such a row, "nan" or "equal".
     """
 
     def __init__(self, bias: ir.Value, sums: ir.Value, weights: str) -> None:
@@ -28,11 +28,11 @@ class Rows:
         self.by_row = builder.transpose(self.empty, (0, 2, 1))
 
     def finite(self, sums: ir.Value) -> ir.Value:
-        """The logarithms with 0 for such rows, by which the weights in the backward are 0."""
+        """The logarithms, with 0 for such rows, so their weights in the backward are 0."""
         return builder.build("select", [self.empty, builder.splat(0.0, self.ty), sums])
 
     def result(self, y: ir.Value, v: ir.Value) -> ir.Value:
-        """The result, with what eager gives for such rows."""
+        """The result, with eager's values in such rows."""
         return builder.build("select", [self._spread(y), self._instead(y, v), y])
 
     def _instead(self, y: ir.Value, v: ir.Value) -> ir.Value:
@@ -44,13 +44,13 @@ class Rows:
         return builder.broadcast(mean, ty.shape, (0, 2, 3))
 
     def others(self, dy: ir.Value) -> ir.Value:
-        """dy of the rows that see keys, and 0: it may be NaN where the result is."""
+        """dy, with 0 in such rows: it may be NaN where the result is NaN."""
         zero = builder.splat(0.0, builder.type_of(dy))
         return builder.build("select", [self._spread(dy), zero, dy])
 
     def v_gradient(self, dv: ir.Value, dy: ir.Value) -> ir.Value:
-        """The gradient by v, to which such rows pass dy on: their weights are not 0. By q and k they have none, since
-        the program sets their scores."""
+        """The gradient of v with the contribution of such rows: their weights are not 0. They contribute nothing to the
+        gradients of q and k, since the program sets their scores."""
         ty = builder.type_of(dv)
         if self.weights == "equal":
             zero = builder.splat(0.0, builder.type_of(dy))
@@ -70,5 +70,5 @@ class Rows:
 
 
 def times(x: ir.Value, by: float) -> ir.Value:
-    """A value times a number."""
+    """The product of a value and a number."""
     return builder.build("mul", [x, builder.splat(by, builder.type_of(x))])

@@ -1,4 +1,5 @@
-"""The backward of written-out attention, as autograd makes it. P is the softmax, ∘ the product by elements:
+"""The backward of written-out attention, in the form that autograd produces. P is the softmax, ∘ the elementwise
+product:
 
     dv = Pᵀ dy    dP = dy vᵀ    dS = P ∘ dP - P ∘ rowsum(P ∘ dP)    dq = scale · dS k    dk = scale · dSᵀ q
 
@@ -27,10 +28,10 @@ from .values import (
 
 
 def gradients(body: Body, a: Attention) -> Gradients | None:
-    """The backward of an attention, where there is one; its ops are added to those of the attention.
+    """The backward of an attention; None without one. Its ops are added to those of the attention.
 
     Raises:
-        NoMatch: something else is done with the weights.
+        NoMatch: the weights have another use.
     """
     times = [
         o

@@ -1,4 +1,4 @@
-"""The mask of an attention as `gflow.attention` has it: causal, or an operand."""
+"""Converts masks to the form of `gflow.attention`: causal, or an operand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Mask:
     empty: str | None = None
 
 
-#: a score that is less than this by its mask has no weight beside one that is not masked
+#: a mask below this gives a weight of 0 beside any unmasked score
 _LOW = -1e4
 
 #: scores are set to numbers below this by adding them: any score of a usual size is lost in the sum
@@ -37,9 +37,9 @@ _ABSORBING = -1e30
 
 
 def mask_of(body: Body, a: Attention, amp: bool, own: bool) -> Mask | None:
-    """The mask of an attention, as ops before it; None where `gflow.attention` cannot have it.
+    """Build the mask of an attention before it; None if `gflow.attention` cannot express it.
 
-    amp: whether operands will be halves. own: for a processor's own kernel, as `RecognizeOptions` has it.
+    amp: whether operands will be halves. own: for gflow's own CPU kernel, as in `RecognizeOptions`.
     """
     if own and any(isinstance(part, Select) for part in a.mask):
         return _hidden(body, a)
@@ -95,7 +95,7 @@ def _hidden(body: Body, a: Attention) -> Mask | None:
 
 
 def _kept(body: Body, a: Attention, selects: Sequence[Select]) -> ir.Value:
-    """Which keys take part, as i1."""
+    """The visible keys, as i1."""
     kept: ir.Value | None = None
     for part in selects:
         here = _small(body, part.condition, a.lead)
@@ -108,7 +108,7 @@ def _kept(body: Body, a: Attention, selects: Sequence[Select]) -> ir.Value:
 def _seen(
     body: Body, selects: Sequence[Select], biases: Sequence[np.ndarray | None]
 ) -> np.ndarray | None:
-    """Which keys each position sees, where constants and positions say so, and nothing else is in the mask."""
+    """The visible keys of each position, if the mask depends only on constants and positions; else None."""
     seen: np.ndarray | None = None
     parts = [(evaluate(body, s.condition), s.where) for s in selects]
     for bias in biases:
@@ -150,7 +150,7 @@ def _masked(
 
 
 def _fit(a: ir.Value, b: ir.Value) -> list[ir.Value]:
-    """Two values of rank 4, repeated to one shape."""
+    """Two values of rank 4, broadcast to one shape."""
     shape = [max(x, y) for x, y in zip(builder.type_of(a).shape, builder.type_of(b).shape)]
     every = tuple(range(4))
     return [

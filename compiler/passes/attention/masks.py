@@ -1,4 +1,4 @@
-"""What a mask says, where constants and positions alone decide it."""
+"""Evaluates masks that depend only on constants and positions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gflow.compiler.ir.ssa import Body
+from gflow.compiler.ir.ssa import Body, Op
 from gflow.dialects.attributes import read
 from gflow.dialects.constants import is_splat
 from gflow.dialects.mlir import ir
@@ -37,6 +37,12 @@ _BINARY: dict[str, Callable[..., Any]] = {
 }
 
 
+#: ops that masks are made of
+_MADE_OF = frozenset(
+    (*_BINARY, "constant", "iota", "compare", "select", "not", "convert", "transpose", "broadcast", "reshape", "slice")
+)  # fmt: skip
+
+
 def evaluate(body: Body, value: int) -> np.ndarray | None:
     """The elements of a value that depends on constants and positions alone.
 
@@ -44,13 +50,30 @@ def evaluate(body: Body, value: int) -> np.ndarray | None:
         An array of the value's shape, or one that broadcasts to it; None where arguments take part, or an op
         that masks are not made of.
     """
-    p = body.producer[value]
-    ty = body.types[value]
-    if p < 0 or ty.dtype not in _DTYPES or ty.numel > _LIMIT:
-        return None
-    o = body.ops[p]
-    if o.name not in OPS or len(o.results) != 1:
-        return None
+    ops: dict[int, Op] = {}
+    left = [value]
+    while left:
+        at = left.pop()
+        p, ty = body.producer[at], body.types[at]
+        if p < 0 or ty.dtype not in _DTYPES or ty.numel > _LIMIT:
+            return None
+        if body.ops[p].name not in _MADE_OF:
+            return None
+        if p not in ops:
+            ops[p] = body.ops[p]
+            left.extend(ops[p].operands)
+    known: dict[int, np.ndarray] = {}
+    for _, o in sorted(ops.items()):
+        found = _apply(body, o, [known[v] for v in o.operands])
+        if found is None:
+            return None
+        known[o.results[0]] = np.asarray(found)
+    return known[value]
+
+
+def _apply(body: Body, o: Op, operands: list[np.ndarray]) -> Any:
+    """The result of one op, or None where it is not computed."""
+    ty = body.types[o.results[0]]
     attrs = read(OPS[o.name], o.op.attributes)
     if o.name == "constant":
         if not is_splat(o.op.attributes["value"]):
@@ -60,10 +83,7 @@ def evaluate(body: Body, value: int) -> np.ndarray | None:
     if o.name == "iota":
         line = np.arange(ty.shape[attrs["dim"]], dtype=_DTYPES[ty.dtype])
         return line.reshape([-1 if d == attrs["dim"] else 1 for d in range(ty.rank)])
-    operands = [evaluate(body, v) for v in o.operands]
-    if any(x is None for x in operands):
-        return None
-    x, *others = (np.asarray(x) for x in operands)
+    x, *others = operands
     shape = body.types[o.operands[0]].shape
     if o.name in _BINARY:
         return _BINARY[o.name](x, others[0])
@@ -71,8 +91,8 @@ def evaluate(body: Body, value: int) -> np.ndarray | None:
         return _COMPARE[attrs["predicate"]](x, others[0])
     if o.name == "select":
         return np.where(x, *others)
-    if o.name == "not" and ty.dtype == "i1":
-        return np.logical_not(x)
+    if o.name == "not":
+        return np.logical_not(x) if ty.dtype == "i1" else None
     if o.name == "convert":
         return x != 0 if ty.dtype == "i1" else x.astype(_DTYPES[ty.dtype])
     if o.name == "transpose":
@@ -84,14 +104,12 @@ def evaluate(body: Body, value: int) -> np.ndarray | None:
         return x.reshape(sizes)
     if o.name == "reshape":
         return np.broadcast_to(x, shape).reshape(ty.shape)
-    if o.name == "slice":
-        walk = zip(attrs["starts"], attrs["limits"], attrs["strides"])
-        return np.broadcast_to(x, shape)[tuple(slice(*w) for w in walk)]
-    return None
+    walk = zip(attrs["starts"], attrs["limits"], attrs["strides"])
+    return np.broadcast_to(x, shape)[tuple(slice(*w) for w in walk)]
 
 
 def is_causal(keep: np.ndarray, positions: int, keys: int) -> bool:
-    """Whether a mask says that position i sees the keys 0 … i. keep: broadcasts to [batch, head, position, key]."""
+    """Whether a mask is causal: position i sees the keys 0 … i. keep: broadcasts to [batch, head, position, key]."""
     if keep.shape[-2:] != (positions, keys) or keep.size != positions * keys:
         return False
     return bool(np.array_equal(keep.reshape(positions, keys), np.tri(positions, keys, dtype=bool)))

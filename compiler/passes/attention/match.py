@@ -33,7 +33,7 @@ _LOWEST_F16 = -65504.0
 
 
 def attentions(body: Body) -> Iterator[Attention]:
-    """Those of a body whose scores nothing else reads, in program order."""
+    """The attentions of a body whose scores have no other reader, in program order."""
     for o in body.ops:
         if o.name == "div":
             try:
@@ -63,7 +63,7 @@ def _forward(body: Body, division: Op) -> Attention:
 
 
 def _softmax(body: Body, division: Op) -> tuple[int, set[int]]:
-    """What a softmax over the last dimension is of, and its ops."""
+    """The operand of a softmax over the last dimension, and the ops of the softmax."""
     exponential = made_by(body, division.operands[0], "exp")
     total, of_total = row_of(body, division.operands[1], "sum")
     shifted = made_by(body, exponential.operands[0], "sub")
@@ -75,7 +75,7 @@ def _softmax(body: Body, division: Op) -> tuple[int, set[int]]:
 
 
 def _scores(body: Body, value: int, ops: set[int]) -> tuple[int, int, float, list[Select | Added]]:
-    """q, k transposed, the scale, and the mask of scores, followed back to their product."""
+    """q, the transposed k, the scale and the masks of scores, found by walking back to their product."""
     scale, mask = 1.0, list[Select | Added]()
     while True:
         o = made_by(
@@ -102,7 +102,7 @@ def _scores(body: Body, value: int, ops: set[int]) -> tuple[int, int, float, lis
 
 
 def _masked(body: Body, o: Op) -> tuple[int, Select]:
-    """The scores that a select masks, and how."""
+    """The scores that a select masks, and the mask."""
     condition, a, b = o.operands
     where, value, fill = True, b, splat(body, a)
     if fill is None:
@@ -124,28 +124,27 @@ def _biased(body: Body, o: Op) -> tuple[int, Added]:
 def _is_scores(body: Body, value: int) -> bool:
     """Whether arithmetic with constants and masks leads back from a value to a product of this size."""
     numel = body.types[value].numel
-    for _ in range(16):
-        p = body.producer[value]
-        if p < 0 or body.types[value].numel != numel:
-            return False
+    left, seen = [value], set[int]()
+    while left:
+        at = left.pop()
+        p = body.producer[at]
+        if at in seen or p < 0 or body.types[at].numel != numel:
+            continue
+        seen.add(at)
         o = body.ops[p]
         if o.name == "matmul":
             return True
-        if is_moved(body, o):
-            (value,) = o.operands
+        if is_moved(body, o) or o.name == "add":
+            left.extend(o.operands)
         elif (number := factor(body, o)) is not None:
-            value = number[0]
+            left.append(number[0])
         elif o.name == "select":
-            value = o.operands[2] if splat(body, o.operands[1]) is not None else o.operands[1]
-        elif o.name == "add":
-            return any(_is_scores(body, v) for v in o.operands)
-        else:
-            return False
+            left.append(o.operands[2] if splat(body, o.operands[1]) is not None else o.operands[1])
     return False
 
 
 def _after(body: Body, weights: int, ops: set[int]) -> tuple[Dropout | None, int, Op]:
-    """Dropout of the weights, if there is, what is multiplied with v, and that product."""
+    """The dropout of the weights (or None), the left operand of the product with v, and that product."""
     dropout, value = _dropout(body, weights, ops)
     while True:
         readers = users(body, value)
@@ -182,10 +181,10 @@ def _dropout(body: Body, weights: int, ops: set[int]) -> tuple[Dropout | None, i
 
 
 def _check_alone(body: Body, a: Attention) -> None:
-    """Nothing but the ops that go, and masks, reads the scores or what is made of them.
+    """Check that only the replaced ops and masks read the scores and values computed from them.
 
     Raises:
-        NoMatch: something does.
+        NoMatch: another op reads one.
     """
     kept = {a.y}
     if a.gradients is not None:

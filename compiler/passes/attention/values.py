@@ -1,4 +1,4 @@
-"""What a value of a function body is, seen through ops that only change its form: numbers, layouts, equal values."""
+"""Constants, layouts and equality of values, through ops that only change shape or float type."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import FLOATS, row_major_strides
 
-#: relative difference below which two constants are one, of which one went through float32
+#: relative difference below which two constants count as equal: one may have been rounded to float32
 SAME = 1e-6
 
 
 class NoMatch(Exception):
-    """The ops at hand are not those that are looked for."""
+    """The ops do not match the pattern."""
 
 
 def made_by(body: Body, value: int, *names: str) -> Op:
-    """The op that makes a value, which is one of these.
+    """The op that produces a value, if its name is one of these.
 
     Raises:
-        NoMatch: it isn't, or the value is an argument.
+        NoMatch: it has another name, or the value is an argument.
     """
     p = body.producer[value]
     if p < 0 or body.ops[p].name not in names:
@@ -38,7 +38,7 @@ def attributes(o: Op) -> dict[str, Any]:
 
 
 def splat(body: Body, value: int) -> float | None:
-    """The number that all elements of a value are."""
+    """The number of a splat value."""
     p = body.producer[value]
     if p < 0:
         return None
@@ -85,7 +85,7 @@ def users(body: Body, value: int) -> list[Op]:
 def only_user(body: Body, value: int) -> Op:
     """
     Raises:
-        NoMatch: none or several ops read the value.
+        NoMatch: the value has no reader or several.
     """
     found = users(body, value)
     if len(found) != 1:
@@ -125,7 +125,7 @@ def same(body: Body, a: int, b: int, transposed: bool = False) -> bool:
 
 
 def _layout(body: Body, value: int) -> Layout:
-    """Where a value's elements lie in what it is a view of."""
+    """The layout of a value within the value that it is a view of."""
     ty = body.types[value]
     p = body.producer[value]
     if p >= 0 and body.ops[p].name in ("reshape", "transpose"):

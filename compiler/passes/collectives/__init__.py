@@ -1,8 +1,8 @@
-"""Collectives of one rank's program: in one form, few large ones, and work beside them.
+"""Collectives of one rank's program: normalization, bucketing, overlap with computation.
 
-bucket_collectives     make few large collectives of many small ones, so that each message is worth its latency
-normalize_collectives  bring collectives into the one form that runs: along the first dimension, in one order
-overlap_collectives    let ranks compute while collectives move data
-split_collectives      take each collective apart into its start and its wait
-streams                an order of ops for two streams: a device computes, and links move data meanwhile
+bucket_collectives     merges small collectives into buckets, so fewer messages pay the network latency
+normalize_collectives  normalizes collectives: along the first dimension, in one total order
+overlap_collectives    orders ops so that collectives overlap with computation
+split_collectives      splits each collective into its start and its wait
+streams                an order of ops for two streams: computation and communication
 """

@@ -31,7 +31,7 @@ merged (those with `gflow.gradient`). Collectives of the author are not changed.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from gflow.compiler.ir.collectives import (
@@ -48,13 +48,14 @@ from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops.distribution import COLLECTIVE
+from gflow.dialects.records import record
 
 from ..base import Pass
 
 _KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 
 
-@dataclass(frozen=True)
+@record
 class BucketOptions:
     """How large buckets are."""
 
@@ -92,17 +93,17 @@ def run(function: func.FuncOp, options: BucketOptions) -> None:
 
 
 def _made(body: Body, o: Op) -> int:
-    """The op that makes a collective's operand."""
+    """The number of the op that produces a collective's operand."""
     return body.producer[o.operands[0]]
 
 
 def _read(body: Body, o: Op) -> int:
-    """The first op that reads a collective's result; the terminator without one."""
+    """The number of the first op that reads a collective's result; that of the terminator without one."""
     return min(body.users[o.results[0]], default=len(body.ops))
 
 
 def _buckets(body: Body, found: list[Op], most: int) -> list[list[Op]]:
-    """Collectives that are sent as one: all operands are made before any result is read."""
+    """The buckets: in each, all operands are produced before any result is read."""
     buckets: list[list[Op]] = []
     open_: dict[tuple[object, ...], list[Op]] = {}
     opened: Counter[tuple[object, ...]] = Counter()
@@ -135,7 +136,7 @@ def _buckets(body: Body, found: list[Op], most: int) -> list[list[Op]]:
 
 
 def _nbytes(body: Body, o: Op) -> int:
-    """Bytes of a collective's whole tensor: what an all_gather gives, what others take."""
+    """The bytes of a collective's whole tensor: the result of an all_gather, the operand of others."""
     whole = o.results[0] if kind_of(o.op) == "all_gather" else o.operands[0]
     return body.types[whole].nbytes
 
@@ -153,7 +154,7 @@ def _rank(body: Body, o: Op) -> tuple[int, int]:
 
 
 def _join(bucket: list[Op], before: ir.Operation) -> None:
-    """One collective in place of several."""
+    """Replace several collectives by one."""
     attrs = attributes_read(bucket[0].op)
     kind, ranks = attrs["kind"], attrs["ranks"]
     with bucket[0].op.location, ir.InsertionPoint(before):
@@ -193,7 +194,7 @@ def _concatenated(parts: list[ir.Value], dim: int) -> ir.Value:
 
 
 def _slice(value: ir.Value, low: int, high: int) -> ir.Value:
-    """Elements of the last dimension."""
+    """A slice of the last dimension."""
     shape = builder.type_of(value).shape
     starts = [*([0] * (len(shape) - 1)), low]
     limits = [*shape[:-1], high]

@@ -24,7 +24,7 @@ collectives that gflow inserted move (those with `gflow.gradient`). Collectives 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
 from gflow.compiler.ir.collectives import GRADIENT, is_ordered, kind_of, thread, unthread
@@ -37,19 +37,20 @@ from gflow.compiler.targets import DEVICES
 from gflow.dialects.distribution.mesh import mesh_of
 from gflow.dialects.mlir import func
 from gflow.dialects.ops.distribution import COLLECTIVE
+from gflow.dialects.records import record
 
 from ..base import Kept, Pass
 from ..schedule.dependences import Dependences, dependences_of
 from ..schedule.least_memory import reordered
 from .streams import Streams, schedule
 
-#: what only brings a gathered value into its form
+#: ops that only reshape a gathered value
 _FORMS = ("reshape", "slice", "transpose", "broadcast", "concatenate", "convert")
 #: of how many collectives what they send may come late
 _LATE = 6
 
 
-@dataclass(frozen=True)
+@record
 class OverlapOptions:
     """Whose times count."""
 
@@ -108,7 +109,7 @@ def run(function: func.FuncOp, options: OverlapOptions) -> Kept | None:
 
 
 def _in_order(body: Body, found: Dependences) -> Dependences:
-    """The author's collectives come one after the other, as they stand."""
+    """Add dependences that keep the author's collectives in their order."""
     authors = [o.index for o in body.ops if is_ordered(o.op) and GRADIENT not in o.op.attributes]
     before = [*found.before]
     for one, other in pairwise(authors):
@@ -119,7 +120,7 @@ def _in_order(body: Body, found: Dependences) -> Dependences:
 def _best(
     function: func.FuncOp, streams: Streams, contractions: set[int], growth: float
 ) -> list[int]:
-    """The quickest order that needs little more memory than the one that stands."""
+    """The fastest order whose peak of live bytes exceeds that of the present order by at most the share `growth`."""
     lives = lives_of(function)
     most = lives.lower_bound * (1 + growth)
     program = list(range(len(streams.seconds)))

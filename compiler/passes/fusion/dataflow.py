@@ -46,7 +46,7 @@ class Dataflow:
         self._read = [self._distinct(o) for o in body.ops]
 
     def _find_bases(self) -> list[int]:
-        """For each value what `base` gives: operands have smaller numbers than results."""
+        """The result of `base` for each value, in one walk: operands have smaller numbers than results."""
         bases: list[int] = []
         for value, p in enumerate(self.body.producer):
             if p < 0 or self.kind[p] != "free":
@@ -97,7 +97,7 @@ class Dataflow:
         return self.body.types[value].shape
 
     def own_space(self, o: Op) -> tuple[int, ...]:
-        """The index space that an op walks by itself: its operand's for a reduction."""
+        """The index space of an op on its own: for a reduction, the shape of its operand."""
         return self.shape(o.operands[0] if o.name == "reduce" else o.results[0])
 
     def base(self, value: int) -> int:

@@ -19,7 +19,7 @@ def emit(grouping: Grouping) -> None:
     """Replace the members of all groups by fused ops.
 
     Raises:
-        AssertionError: groups depend on each other in a circle (a bug of the grouping).
+        AssertionError: groups depend on each other in a cycle (a bug in the grouping).
     """
     body = grouping.body
     needed, alive = _read_outside(grouping)
@@ -38,7 +38,7 @@ def emit(grouping: Grouping) -> None:
 
 
 def _read_outside(grouping: Grouping) -> tuple[set[int], set[int]]:
-    """Values that something outside the groups reads, and the ops that stay outside."""
+    """The values that are read outside of all groups, and the ops that stay outside."""
     body, kind = grouping.body, grouping.flow.kind
     others = {o.index for o in body.ops if kind[o.index] == "other"} - grouping.absorbed
     stack = [v for i in others for v in body.ops[i].operands] + body.returned
@@ -59,7 +59,7 @@ def _read_outside(grouping: Grouping) -> tuple[set[int], set[int]]:
 def _prune(grouping: Grouping, needed: set[int], alive: set[int]) -> None:
     """Drop members that no output depends on; add what the groups load to `needed`.
 
-    A group without outputs is left without members. A contraction whose epilogue goes stays outside.
+    A group without outputs loses all members. A contraction that loses its epilogue stays outside of groups.
     """
     body = grouping.body
     # readers before what they read
@@ -100,7 +100,7 @@ _Unit = tuple[bool, int]
 def _order(grouping: Grouping, alive: set[int]) -> list[_Unit]:
     """Groups and the ops outside, by dependencies and otherwise in the program's order.
 
-    A group stands where the last of its own members stood; an epilogue where its contraction did.
+    A group takes the position of the last of its own members; an epilogue takes that of its contraction.
     """
     body = grouping.body
     reads: dict[_Unit, list[int]] = {}
@@ -159,7 +159,7 @@ def _build(grouping: Grouping, gi: int, replaced: dict[int, ir.Value], needed: s
 
 
 def _location(locations: list[ir.Location]) -> ir.Location:
-    """The one location, or a fused one of the first distinct ones."""
+    """A single location, or a fused location of the first distinct ones."""
     if len(locations) == 1:
         return locations[0]
     distinct: dict[str, ir.Location] = {}

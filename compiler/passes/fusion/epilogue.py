@@ -1,4 +1,4 @@
-"""Joining a pointwise kernel to the contraction whose result it reads: bias, activation, residual add.
+"""Fuses a pointwise kernel into the contraction whose result it reads, as its epilogue: bias, activation, residual add.
 
     %0 = "gflow.matmul"(%a, %b)                  %1 = "gflow.fused"(%a, %b, %c) ({
     %1 = "gflow.fused"(%0, %c) ({                ^bb0(%x, %y, %z):
@@ -31,7 +31,7 @@ from .parts import first_part
 
 
 def join_epilogues(grouping: Grouping) -> None:
-    """Give each contraction the first pointwise group that can follow it, if there is one."""
+    """Make the first pointwise group that can follow a contraction its epilogue."""
     readers: dict[int, list[int]] = {}
     for gi, g in enumerate(grouping.groups):
         for b in g.inputs:
@@ -71,7 +71,7 @@ def _split(
     readers: dict[int, list[int]],
     needed: set[int],
 ) -> tuple[int, int, int] | None:
-    """Make a group of its own of the first part of `gi`, if that can follow the contraction."""
+    """Split the first part of `gi` off as a new group, if that part can be the contraction's epilogue."""
     groups = grouping.groups
 
     def outside(value: int) -> bool:
@@ -99,9 +99,10 @@ def _split(
 
 
 def _pays(grouping: Grouping, u: int, first: Group, rest: Group, between: int) -> bool:
-    """Whether two kernels load and store no more: not `u`, but what is between them once more, and what both read.
+    """Whether splitting a group does not increase memory traffic: it saves `u`, and adds the values between the two
+    kernels and the values that both load.
 
-    As much is less, since a product hides some of it.
+    Equal traffic counts as a gain, since a product hides a part of it.
     """
     types = grouping.body.types
     both = sum(types[b].nbytes for b in first.inputs & rest.inputs)
@@ -109,7 +110,7 @@ def _pays(grouping: Grouping, u: int, first: Group, rest: Group, between: int) -
 
 
 def _fits(grouping: Grouping, contraction: Op, g: Group, u: int) -> bool:
-    """Whether a group that reads `u` (the contraction's result or a reshape of it) can follow."""
+    """Whether a group that reads `u` (the contraction's result or a reshape of it) can be its epilogue."""
     shape = grouping.flow.shape(u)
     if not g.members or g.sealed or g.reduced is not None or g.root >= 0:
         return False
@@ -148,7 +149,7 @@ def _adds(grouping: Grouping, g: Group) -> bool:
 
 
 def _updates(grouping: Grouping, g: Group) -> bool:
-    """Whether the group makes new values of arguments."""
+    """Whether the group computes updates of arguments."""
     return any(r in grouping.updates for m in g.members for r in grouping.body.ops[m].results)
 
 

@@ -1,4 +1,4 @@
-"""Groups: kernels in the making, and what may stand together in one."""
+"""Groups: sets of ops that become kernels, and the rules of which ops can share one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gflow.dialects.opdef import MIXED_GROUPS
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, without_ones
 
 from .dataflow import Dataflow, DimMap
 
 
-@dataclass(frozen=True)
+@record
 class FuseOptions:
-    """Limits of a kernel."""
+    """Options of gflow-fuse: limits of a kernel."""
 
     max_ops: int = field(default=160, metadata={"doc": "ops in one kernel"})
     max_inputs: int = field(default=40, metadata={"doc": "operands of one kernel"})
@@ -61,16 +62,16 @@ class FuseOptions:
 
 @dataclass
 class Group:
-    """A kernel in the making.
+    """A set of ops that becomes a kernel.
 
-    level: one above the highest level that it reads; groups of one level are independent.
+    level: one above the highest level that it reads. Groups of equal level are independent.
     space: the shape of its index space.
     members: op numbers, in program order once the group is complete.
-    reduced: the dimensions of the space that its reductions combine; None without a reduction.
-    inputs: the values it loads.
+    reduced: the dimensions of the space that its reductions reduce; None without a reduction.
+    inputs: the values that it loads.
     after: values that depend on a reduction of the group.
-    root: the contraction (an op number) that it is the epilogue of; -1 without one.
-    sealed: it stays as it is.
+    root: the contraction (an op number) whose epilogue it is; -1 without one.
+    sealed: whether it must not change.
     """
 
     level: int
@@ -84,12 +85,12 @@ class Group:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The shape that its reductions have."""
+        """The shape of its reductions' results."""
         return _kept(self.space, self.reduced)
 
     @property
     def is_row(self) -> bool:
-        """Whether the innermost dimension is reduced, so that a kernel holds rows in the cache."""
+        """Whether the innermost dimension is reduced: the kernel then keeps rows in the cache."""
         real = [d for d, s in enumerate(self.space) if s != 1]
         return self.reduced is not None and (not real or real[-1] in self.reduced)
 
@@ -101,7 +102,7 @@ class Group:
         return "pointwise" if self.reduced is None else "row" if self.is_row else "column"
 
     def map_in(self, shape: tuple[int, ...]) -> DimMap | None:
-        """How a value of `shape` lies in the index space; None if it doesn't."""
+        """The dimension map of a value of `shape` in the index space; None if it does not fit."""
         return _map_in(self.space, self.reduced, shape)
 
 
@@ -166,7 +167,7 @@ class Grouping:
         self._level = [0] * len(self.body.ops)  # of ops that are in no group
 
     def owner(self, value: int) -> int | None:
-        """The group that computes a value; None for arguments and what no group computes."""
+        """The group that computes a value; None for arguments and for values of ops outside of groups."""
         return self.group_of.get(self.body.producer[value])
 
     def level_of(self, value: int) -> int:
@@ -178,7 +179,7 @@ class Grouping:
         return self.groups[self.group_of[p]].level if p in self.group_of else self._level[p]
 
     def reads(self, op: int) -> list[int]:
-        """What an op of a group reads: bases, or the very operands of one that isn't elementwise."""
+        """The values that an op of a group reads: bases, or for an op that is not elementwise its operands."""
         o = self.body.ops[op]
         return o.operands if self.flow.kind[op] == "other" else self.flow.bases(o)
 
@@ -213,7 +214,7 @@ class Grouping:
         )
 
     def reads_only_at(self, g: Group, v: int, at: DimMap | None) -> bool:
-        """Whether all members that read `v` do so where it lies as `at` says in the group's index space."""
+        """Whether all members that read `v` read it with the dimension map `at`."""
         flow = self.flow
         for m in g.members:
             o = self.body.ops[m]

@@ -1,4 +1,4 @@
-"""Growing groups op by op, then joining groups that read the same data.
+"""Grows groups op by op, then joins groups that read the same data.
 
 An op joins a group only if all else that it reads has a lower level than the group. So a group's
 level never changes, and whether a circle would arise is decided by looking at the op alone.
@@ -38,7 +38,7 @@ def _level_after(grouping: Grouping, values: Sequence[int]) -> int:
 
 
 def _place(grouping: Grouping, o: Op) -> None:
-    """Add an op to the highest group that takes it, or to a new one."""
+    """Add an op to the group of the highest level that can hold it, or to a new one."""
     bases = grouping.flow.bases(o)
     found = {gi for b in bases if (gi := grouping.owner(b)) is not None}
     alone = _stays_alone(grouping, o)
@@ -52,7 +52,7 @@ def _place(grouping: Grouping, o: Op) -> None:
 
 
 def _stays_alone(grouping: Grouping, o: Op) -> bool:
-    """Whether an option keeps an op out of kernels with others."""
+    """Whether an option excludes an op from kernels with other ops."""
     options = grouping.options
     if not options.cast_scale and (o.name == "convert" or _scales(grouping, o)):
         return True
@@ -133,7 +133,7 @@ def _fits(grouping: Grouping, o: Op, g: Group, bases: Sequence[int]) -> bool:
 
 
 def merge_siblings(grouping: Grouping) -> None:
-    """Groups of one level over one index space that load the same large value become one."""
+    """Join groups of equal level and index space that load the same large value."""
     first: dict[tuple[int, tuple[int, ...], int], int] = {}
     for gi, g in enumerate(grouping.groups):
         if not g.members or g.sealed or numel(g.space) < _SHARED_LOAD:
@@ -148,7 +148,7 @@ def merge_siblings(grouping: Grouping) -> None:
 
 
 def _can_share(grouping: Grouping, a: Group, b: Group) -> bool:
-    """Whether one kernel can do the work of two independent groups."""
+    """Whether two independent groups can become one kernel."""
     # a group that goes on past its reductions over the whole space cannot take up foreign
     # column reductions
     like_kinds = (

@@ -24,20 +24,21 @@ that inference reads once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.ssa import Body, Op, fused_kind
 from gflow.compiler.ir.views import is_view
 from gflow.compiler.memory.liveness import Lives, lives_of
 from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func
+from gflow.dialects.records import record
 
 from ..base import Pass
 
 
-@dataclass(frozen=True)
+@record
 class HoistOptions:
-    """Which kernels."""
+    """Options of gflow-hoist."""
 
     small: int = field(
         default=65536, metadata={"doc": "bytes of a result that does not count as memory"}
@@ -68,7 +69,7 @@ def _is_pointwise(o: Op) -> bool:
 
 
 def _costs_nothing(lives: Lives, value: int, peak: int, small: int) -> bool:
-    """Whether a value may live from the beginning on: it is small, or needed when most memory is."""
+    """Whether a value may be live from the beginning on: it is small, or it is live at the memory peak in any case."""
     if value not in lives.buffer_of or value in lives.taken:
         return False
     needed = lives.body.producer[value] <= peak <= lives.buffers[lives.buffer_of[value]].end

@@ -40,6 +40,10 @@ The backward of a norm then reads its operands once. A column kernel joins a row
 row kernel loads or computes all full-size operands of the column kernel; either may come first in the program. The ops
 that follow the sums (updates of several parameters) are one kernel where no op in between needs their results. The pass
 is for devices that run one program instance for each block of rows.
+
+A column kernel that reads only what a matrix product gives, with what follows the product (the gradient of a bias
+before an activation), joins the product in the same way: its tiles leave the sums of 64 rows each. The pass asks that
+the product has tiles enough without split-K, and that no row kernel can sum the columns.
 """
 
 from __future__ import annotations
@@ -54,14 +58,15 @@ from gflow.dialects.attributes import read
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, type_of
 
 from ..base import Pass
 
 
-@dataclass(frozen=True)
+@record
 class JoinOptions:
-    """Which kernels are worth it."""
+    """Options of gflow-join-reductions."""
 
     least_rows: int = field(default=2048, metadata={"doc": "rows of a kernel"})
     programs: int = field(
@@ -74,14 +79,20 @@ class JoinOptions:
 
 #: runs are multiples of it: as many rows as a program may take at once
 _TILE = 8
+#: the rows of a product's tile that are summed; its tiles have a multiple of that
+_PRODUCT_RUN = 64
+#: a tile of a product that fills a device without split-K, and how many programs of row kernels stand for one
+_PRODUCT_TILE, _PER_TILE = 128 * 128, 4
+#: element types of products whose tiles may be that large
+_PRODUCT_TYPES = ("f16", "bf16", "f32")
 
 
 @dataclass
 class _Columns:
-    """A kernel that sums columns.
+    """A kernel with column sums.
 
-    wide, gives: operands and results over the whole index space. sums: the reductions. before: what these sum, and
-    what it gives, are computed by. after: what is computed of the sums.
+    wide, gives: operands and results over the whole index space. sums: the reductions. before: the ops that compute the
+    summed values and the results over the whole index space. after: the ops on the sums.
     """
 
     o: Op
@@ -94,12 +105,12 @@ class _Columns:
 
     @property
     def sums_to(self) -> list[int]:
-        """The results of the sums' shape."""
+        """The results that have the shape of the sums."""
         return [v for v in self.o.results if v not in self.gives]
 
 
 class _Order:
-    """Where values are made, and where ops first need what they read, as kernels are joined."""
+    """The positions at which values are produced and first needed, while kernels are joined."""
 
     def __init__(self, body: Body) -> None:
         self.body = body
@@ -111,7 +122,7 @@ class _Order:
 
 
 def run(function: func.FuncOp, options: JoinOptions) -> None:
-    """Join sums of columns of the function to the kernels that walk the rows, in place."""
+    """Join column sums of the function to row kernels, in place."""
     body = read_body(function)
     order = _Order(body)
     near: dict[
@@ -123,6 +134,9 @@ def run(function: func.FuncOp, options: JoinOptions) -> None:
         if _fits(space, options):
             for v in {*o.operands, *o.results}:
                 near.setdefault(v, []).append((o, space))
+        elif space := _product_space(o, options):
+            for v in o.results:
+                near.setdefault(v, []).append((o, space))
     for o in body.ops:
         c = _columns(o) if _fits(_space_of(o, "column"), options) else None
         if c is None:
@@ -132,7 +146,7 @@ def run(function: func.FuncOp, options: JoinOptions) -> None:
         }
         candidates = [r for r in others.values() if _can_join(order, r, c)]
         if candidates:
-            best = max(candidates, key=lambda r: (_shared(r, c), -r.index))
+            best = max(candidates, key=lambda r: (not _is_product(r), _shared(r, c), -r.index))
             found.setdefault(best.index, []).append(c)
     for index, columns in found.items():
         r = body.ops[index]
@@ -157,6 +171,24 @@ def _space_of(o: Op, kind: str) -> tuple[int, ...]:
     return space
 
 
+def _is_product(o: Op) -> bool:
+    return root_of(o.op) is not None
+
+
+def _product_space(o: Op, options: JoinOptions) -> tuple[int, ...]:
+    """The index space of what follows a product that may sum columns on its tiles; () for another op."""
+    root = root_of(o.op) if o.name == "fused" else None
+    if root is None or root.name != "gflow.matmul":
+        return ()
+    ty = type_of(root.results[0])
+    space = max((type_of(r).shape for r in o.op.results), key=lambda s: TensorType(s, "i1").numel)
+    suits = ty.rank == 2 and type_of(root.operands[0]).dtype in _PRODUCT_TYPES
+    if not suits or space[-1:] != ty.shape[-1:] or TensorType(space, "i1").numel != ty.numel:
+        return ()
+    enough = ty.shape[0] >= options.least_rows and ty.shape[1] >= options.shortest
+    return space if enough and _PER_TILE * ty.numel >= options.programs * _PRODUCT_TILE else ()
+
+
 def _fits(space: tuple[int, ...], options: JoinOptions) -> bool:
     if len(space) < 2:
         return False
@@ -169,7 +201,7 @@ def _inner(fused: ir.Operation) -> list[ir.Operation]:
 
 
 def _columns(o: Op) -> _Columns | None:
-    """What a kernel of columns does; None if it does more than sum float32 and go on in the sums' shape."""
+    """The description of a column kernel; None if it does more than float32 sums and ops in the shape of the sums."""
     *inner, end = _inner(o.op)
     sums = [op for op in inner if op.name == "gflow.reduce"]
     space = type_of(sums[0].operands[0]).shape
@@ -204,7 +236,7 @@ def _arguments(o: Op, *ops: Iterable[ir.Operation]) -> list[int]:
 def _cone(
     values: Sequence[ir.Value], inner: Sequence[ir.Operation], stop: Sequence[ir.Operation]
 ) -> list[ir.Operation]:
-    """The ops that compute `values`, in order, from what `stop` gives."""
+    """The ops that compute `values` from the values in `stop`, in order."""
     stack, found = list(values), set(stop)
     while stack:
         value = stack.pop()
@@ -215,7 +247,10 @@ def _cone(
 
 
 def _can_join(order: _Order, r: Op, c: _Columns) -> bool:
-    """Whether a kernel of rows of the same space may sum columns: it stands where it can, and has all of them."""
+    """Whether a kernel of rows of the same space, or a product, may sum columns: it stands where it can, and has all
+    of them."""
+    if _is_product(r) and (c.gives or not c.wide <= {*r.results}):
+        return False
     feeds = not c.gives.keys().isdisjoint(r.operands)
     if not feeds and not c.wide <= {*r.operands, *r.results}:
         return False
@@ -228,7 +263,7 @@ def _can_join(order: _Order, r: Op, c: _Columns) -> bool:
 
 
 def _shared(r: Op, c: _Columns) -> int:
-    """How many large values the two have in common."""
+    """The number of large values that both read or write."""
     return len(c.wide & {*r.operands, *r.results}) + len(c.gives.keys() & set(r.operands))
 
 
@@ -241,7 +276,7 @@ def _needed(c: _Columns) -> list[int]:
 
 
 def _within(r: Op, columns: Sequence[_Columns], options: JoinOptions) -> list[_Columns]:
-    """As many of the kernels as one may have operands, and types of them, for; none needs another one's sums."""
+    """As many of the kernels as the limits of operands and types allow; none of them needs the sums of another."""
     taken: list[_Columns] = []
     sums: set[int] = set()
     operands, results = {*r.operands}, [v.type for v in r.op.results]
@@ -258,13 +293,13 @@ def _within(r: Op, columns: Sequence[_Columns], options: JoinOptions) -> list[_C
 
 
 def _join(order: _Order, r: Op, columns: Sequence[_Columns], options: JoinOptions) -> None:
-    """Build the kernel of rows anew, and what follows the sums."""
+    """Rebuild the row kernel with partial sums, and build the kernels that follow the sums."""
     body = order.body
     if not columns:
         return
     rows = TensorType(columns[0].space[:-1], "i1").numel
     each = -(-rows // options.programs)
-    length = -(-each // _TILE) * _TILE
+    length = _PRODUCT_RUN if _is_product(r) else -(-each // _TILE) * _TILE
     sums = _build_rows(body, r, columns, length)
     for group, at in _groups(order, r, columns):
         _build_columns(group, sums, body.ops[at].op)
@@ -323,7 +358,7 @@ class _Region:
 def _build_rows(
     body: Body, r: Op, columns: Sequence[_Columns], length: int
 ) -> dict[ir.Value, ir.Value]:
-    """The kernel of rows with the partial sums of columns; the partial sums by the result that they are for."""
+    """The kernel of rows, or the product, with the partial sums of columns; these by the result that they are for."""
     given = {v: c.o.op.results[c.o.results.index(v)] for c in columns for v in c.gives}
     joined = {r.index, *(c.o.index for c in columns)}
     returned = set(body.returned)
@@ -340,7 +375,7 @@ def _build_rows(
     summed: dict[ir.Value, ir.Value] = {}
     location = ir.Location.fused([r.op.location, *(c.o.op.location for c in columns)])
     with ir.InsertionPoint(r.op), location:
-        region = _Region("row", operands, [t for t, _ in outputs])
+        region = _Region(fused_kind(r.op), operands, [t for t, _ in outputs])
         with ir.InsertionPoint(region.block):
             for o in sorted([r, *(c.o for c in columns)], key=lambda o: o.index):
                 known = region.enter(o.op)

@@ -29,17 +29,18 @@ nothing reads later, and that read no argument which another op has overwritten 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.ssa import Body, Op, aliases, fused_kind, read_body
 from gflow.compiler.ir.views import Layout, is_view, layouts
 from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 
 from ..base import Pass
 
 
-@dataclass(frozen=True)
+@record
 class MergeOptions:
     """Options of gflow-merge-updates."""
 
@@ -81,7 +82,7 @@ def _is_update(body: Body, o: Op, targets: dict[int, int]) -> bool:
 def _that_can_wait(
     body: Body, updates: list[Op], targets: dict[int, int], at: list[Layout]
 ) -> list[Op]:
-    """The updates that read no argument which an op that stays where it is overwrites."""
+    """The updates that can be delayed: they read no argument that an op that is not moved overwrites."""
     while True:
         moved = {r for o in updates for r in o.results}
         gone = {a for v, a in targets.items() if v not in moved and body.producer[v] >= 0}
@@ -92,8 +93,7 @@ def _that_can_wait(
 
 
 def _launches(updates: list[Op], targets: dict[int, int], at: list[Layout]) -> dict[int, int]:
-    """The launch of each update: later than those of all that read what it writes, all of which
-    stand before it."""
+    """The launch of each update. It is later than the launches of all updates that read the argument that it writes."""
     readers: dict[int, list[int]] = {}  # argument → launches of the updates that read it, so far
     launch: dict[int, int] = {}
     for o in updates:

@@ -1,4 +1,4 @@
-"""The first part of a kernel that reduces: up to a value that is stored, and that the rest goes through.
+"""Splits a kernel with reductions: the first part ends at a stored value through which the rest depends on it.
 
     %0 = "gflow.matmul"(%a, %b)                  %0 = "gflow.matmul"(%a, %b)
     %1:2 = "gflow.fused"(%0, %x) ({              %1 = "gflow.fused"(%0, %x) ({ add }) {kind = "pointwise"}

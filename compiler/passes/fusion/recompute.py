@@ -1,4 +1,4 @@
-"""Repeating a value's expression in the groups that read it, where that saves memory traffic."""
+"""Repeats the expression of a value in the groups that read it, where that saves memory traffic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEGLIGIBLE = 8
 
 @dataclass
 class _Cone:
-    """The ops that compute a value inside its group, what they load, and what an element costs."""
+    """The ops that compute a value inside of its group, the values that they load, and the operations per element."""
 
     ops: list[int]
     leaves: set[int]
@@ -24,10 +24,9 @@ class _Cone:
 
 
 def recompute(grouping: Grouping) -> None:
-    """Let groups compute what they read, where they load all that it takes anyway.
+    """Let groups recompute values that they read, if they load the operands anyway.
 
-    If every reader can do so, nothing else needs the value, and no reader loads more values of
-    its size than before, it isn't stored at all.
+    A value is not stored at all if every reader recomputes it and no reader loads more values of its size than before.
     """
     groups = grouping.groups
     through = grouping.options.recompute_normalized
@@ -67,7 +66,7 @@ def recompute(grouping: Grouping) -> None:
 def _cheapest(
     grouping: Grouping, v: int, cones: list[_Cone], target: Group
 ) -> tuple[int, _Cone] | None:
-    """The cone with which group `target` loads least, and how many large values more that is."""
+    """The cone with which group `target` loads the fewest values, and the number of large values that it adds."""
     size = grouping.body.types[v].numel
     best: tuple[int, _Cone] | None = None
     for cone in cones:
@@ -80,7 +79,7 @@ def _cheapest(
 
 
 def _can_repeat(grouping: Grouping, v: int, cone: _Cone, g: Group) -> bool:
-    """Whether group `g` reads `v` only where it would compute it."""
+    """Whether group `g` reads `v` only at positions at which it would recompute it."""
     flow = grouping.flow
     if g.sealed or len({*g.members, *cone.ops}) > grouping.options.max_ops:
         return False

@@ -55,12 +55,12 @@ def to_first(rank: int) -> tuple[int, ...]:
 
 
 def permuted(items: Sequence[Any]) -> tuple[Any, ...]:
-    """One item for each dimension, in channels-last order."""
+    """The items, one for each dimension, in channels-last order."""
     return tuple(items[d] for d in to_last(len(items)))
 
 
 class LayoutRewriter(Rewriter):
-    """Knows the channels-last version of channels-first values."""
+    """Keeps the channels-last versions of channels-first values."""
 
     def __init__(self, function: func.FuncOp) -> None:
         super().__init__(function, _ALL)
@@ -72,7 +72,7 @@ class LayoutRewriter(Rewriter):
         self.under_way: set[tuple[ir.Value, tuple[int, ...]]] = set()
 
     def has_last(self, value: ir.Value) -> bool:
-        """Whether `value` is to be read channels last."""
+        """Whether `value` has a channels-last version."""
         return value in self._last or value in self._lazy
 
     def last(self, value: ir.Value) -> ir.Value:
@@ -92,9 +92,9 @@ class LayoutRewriter(Rewriter):
         return found
 
     def _can_follow(self, value: ir.Value, depth: int) -> bool:
-        """Whether an op can be done channels last without a transpose of its operands.
+        """Whether the producer of `value` can run channels last without transposes of its operands.
 
-        So are gradients that start as broadcasts, and meet the first convolution only later.
+        This includes gradients that begin as broadcasts and reach the first convolution later.
         """
         node = self.node(value)
         if node is None or node.name not in _MOVING or depth > _MAX_DEPTH:
@@ -112,16 +112,16 @@ class LayoutRewriter(Rewriter):
         return node is not None and self.type(node.operands[0]).numel < node.type.numel
 
     def first(self, last: ir.Value) -> ir.Value:
-        """The channels-first view of a channels-last value, which is remembered."""
+        """The channels-first view of a channels-last value; the pair is stored."""
         permutation = to_first(self.type(last).rank)
         value = self.build("transpose", [last], {"permutation": permutation})
         self._last[value] = last
         return value
 
     def follow_results(self, op: ir.Operation) -> None:
-        """The results of an op that knows no layouts (of PyTorch) are read channels last.
+        """Read the results of an ATen op channels last.
 
-        PyTorch gives such results the memory layout of the operands.
+        PyTorch gives them the memory format of the operands.
         """
         if any(self.has_last(operand) for operand in op.operands):
             self._lazy.update(r for r in op.results if self.type(r).rank in _RANKS)

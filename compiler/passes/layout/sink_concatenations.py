@@ -85,7 +85,7 @@ def _uses(value: ir.Value) -> int:
 
 
 def _part(b: Rewriter, value: ir.Value, cut: Cut, depth: int) -> ir.Value:
-    """What `value` has between two positions of a dimension."""
+    """The part of `value` between two positions of a dimension."""
     dim, start, end = cut
     node = b.node(value)
     if node is not None and node.name == "concatenate" and node.attrs["dim"] == dim:
@@ -116,7 +116,7 @@ def _slice(
 
 
 def _widens(b: Rewriter, node: Node) -> bool:
-    """Whether a conversion makes elements larger; readers of halves do that as they load."""
+    """Whether a conversion widens elements; readers of halves convert when they load."""
     return node.name == "convert" and b.type(node.operands[0]).itemsize < node.type.itemsize
 
 
@@ -135,7 +135,7 @@ _Bounds = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _slices(b: Rewriter, value: ir.Value, depth: int) -> set[_Bounds] | None:
-    """The slices that are read of a value, itself or what is computed of it alone; None if there is more."""
+    """The slices through which a value, or values computed from it alone, are read; None if there are other readers."""
     found: set[_Bounds] = set()
     for number, use in enumerate(value.uses):
         op = use.owner.operation

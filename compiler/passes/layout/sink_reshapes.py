@@ -52,7 +52,7 @@ Joined = tuple[tuple[int, ...], ...]
 
 
 def joined_dims(shape: Sequence[int], split: Sequence[int]) -> Joined | None:
-    """How the dimensions of `split` make up those of `shape`, in order; None if they don't."""
+    """The groups of dimensions of `split` that form the dimensions of `shape`, in order; None if they do not."""
     found: list[tuple[int, ...]] = []
     d = 0
     for size in shape:
@@ -69,9 +69,9 @@ def joined_dims(shape: Sequence[int], split: Sequence[int]) -> Joined | None:
 
 
 class Sinker(Rewriter):
-    """Knows which values are splits of others.
+    """Keeps which values are splits of others.
 
-    scattered: arguments that don't lie row-major. sent: what collectives give.
+    scattered: arguments that are not row-major. sent: results of collectives.
     """
 
     def __init__(self, function: func.FuncOp) -> None:
@@ -86,7 +86,7 @@ class Sinker(Rewriter):
         self._pure_of: dict[tuple[ir.Value, tuple[int, ...]], ir.Value | None] = {}
 
     def source(self, value: ir.Value) -> ir.Value | None:
-        """What `value` is a split of; None if it is none."""
+        """The value that `value` is a split of; None if it is none."""
         node = self.node(value, "reshape")
         if node is None:
             return None
@@ -96,7 +96,7 @@ class Sinker(Rewriter):
         return x if splits and not self._is_sent(x) else None
 
     def _is_sent(self, value: ir.Value) -> bool:
-        """Whether a value comes out of a collective, or is a part of one that does: no kernel of its own makes it."""
+        """Whether a value is the result of a collective or a part of one, so no kernel produces it."""
         while (node := self.node(value)) is not None and node.name in ("slice", "reshape"):
             (value,) = node.operands
         return value in self.sent
@@ -114,7 +114,7 @@ class Sinker(Rewriter):
         return value
 
     def joined(self, value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
-        """`value` in `shape`, without a copy; None where that cannot be, or would not pay."""
+        """`value` in `shape`, without a copy; None if that is impossible or does not pay."""
         found = self._pure_value(value, shape, 0)
         if found is not None:
             return found

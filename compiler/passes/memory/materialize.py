@@ -61,7 +61,7 @@ _CLONE = {
 
 
 def copy_of(value: ir.Value) -> ir.Value:
-    """A dense row-major copy at the insertion point: a fused op, or PyTorch's of complex numbers."""
+    """Build a dense row-major copy at the insertion point: a fused op, or an ATen call for complex numbers."""
     ty = builder.type_of(value)
     if ty.dtype in COMPLEX:
         return builder.build_op("aten", [value], _CLONE, [ty]).results[0]
@@ -85,9 +85,9 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
 def _fix_updates(
     function: func.FuncOp, body: Body, target: list[int | None]
 ) -> ir.Operation | None:
-    """Copy what updates arguments at the end, unless the op that makes it can write it there; the first copy.
+    """Copy updates into their arguments at the end, unless their producers can write there. Returns the first copy.
 
-    An update that is an old value itself (two buffers swapped) goes by way of a buffer.
+    An update that is an old value itself (two swapped buffers) is copied through a buffer.
     """
     tentative = written_to_arguments(function, body)
     at, dense = layouts(function, body), layouts(function, body, {})
@@ -141,7 +141,7 @@ def _copies_spared(
 
 
 def _fix_operands(body: Body, at: list[Layout]) -> None:
-    """Copy operands that an op cannot read where they lie."""
+    """Copy operands whose layout an op cannot read."""
     for o in body.ops:
         for n, v in enumerate(o.operands):
             if not readable(o, n, body.types[v].shape, at):
@@ -152,9 +152,9 @@ def _fix_operands(body: Body, at: list[Layout]) -> None:
 def _fix_results(
     body: Body, at: list[Layout], target: list[int | None], before: ir.Operation
 ) -> None:
-    """Copy what is returned as a new tensor, unless the op that makes it can write it there.
+    """Copy returned values into the buffers of results, unless their producers can write there.
 
-    before: where the copies go; an old value that is also a result is saved before any copy overwrites it.
+    before: the insertion point of the copies. An old value that is also a result is saved before a copy overwrites it.
     """
     written = {v for v, alias in zip(body.returned, target) if alias is not None}
     with ir.InsertionPoint(before):
@@ -171,12 +171,12 @@ def _fix_results(
 
 
 def _makes(o: Op, at: list[Layout]) -> bool:
-    """Whether an op writes its results, as kernels do and views and constants don't."""
+    """Whether an op writes its results to memory. Kernels do; views and constants do not."""
     return o.name in OPS and o.name != "constant" and not is_view(o, at)
 
 
 def _in_place(body: Body, at: list[Layout], value: int, argument: int, reads: list[int]) -> bool:
-    """Whether the op that makes `value` may write it into the argument's storage.
+    """Whether the producer of `value` may write it into the argument's storage.
 
     reads: the ops that read the argument.
     """

@@ -32,7 +32,7 @@ before. On a CPU `gflow-merge-updates` decides which ops share a step.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 
 from gflow.compiler.kernel.description import Kernel, describe
@@ -52,6 +52,7 @@ from gflow.dialects.marks import KERNEL, LAUNCH, kind_of, launch_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import WAIT
 from gflow.dialects.program import Place
+from gflow.dialects.records import record
 
 from ...ir.errors import CannotLower, PassError
 from ...ir.ssa import Body, Op, fused_kind, read_body
@@ -59,7 +60,7 @@ from ...ir.views import Layout, is_view, layouts
 from ..base import Pass, target_of
 
 
-@dataclass(frozen=True)
+@record
 class MergeLaunchesOptions:
     """What is worth a launch."""
 
@@ -88,7 +89,8 @@ def run(function: func.FuncOp, options: MergeLaunchesOptions) -> None:
 
 
 class _Pass:
-    """window: neighbouring ops that don't meet, and what stands between them and needs no launch."""
+    """One run of the pass. window: adjacent ops without memory dependences, and ops between them that need no
+    launch."""
 
     def __init__(self, body: Body, at: Sequence[Layout], device: Device, least: int) -> None:
         self.body, self.at, self.device, self.least = body, at, device, least
@@ -117,7 +119,7 @@ class _Pass:
         self.flush(self.body.terminator)
 
     def products(self) -> set[int]:
-        """Number the launches that products share; those that may share none run alone. Gives the ops that do."""
+        """Number the shared launches of products; products that cannot share run alone. Returns the ops that share."""
         found: set[int] = set()
         running = [o for o in self.body.ops if not is_view(o, self.at) and o.name != "constant"]
         for number, same in groupby(running, key=_shared_product):
@@ -133,7 +135,7 @@ class _Pass:
         return found
 
     def side_by_side(self, group: Sequence[Op]) -> bool:
-        """Whether products have one choice, with a tile for each program, and none writes what another one touches."""
+        """Whether products have one kernel choice, with one tile per program, and no memory dependences."""
         choice = choice_of(group[0].op)
         if not is_shared(choice) or any(choice_of(o.op) != choice for o in group):
             return False
@@ -145,7 +147,8 @@ class _Pass:
         return True
 
     def member(self, o: Op) -> Member | None:
-        """The op as one of a launch; None if it runs alone. One that was merged before is chosen for anew."""
+        """The op as a member of a launch; None if it runs alone. The choice of an op that was merged before is made
+        again."""
         kind = kind_of(o.op)
         if kind not in ("region", "merged") or fused_kind(o.op) in ("row", "column"):
             return None
@@ -162,14 +165,14 @@ class _Pass:
         return member_of(k, self.addresses(o.operands), self.addresses(o.results))
 
     def alone(self, o: Op, k: Kernel) -> Choice:
-        """What `gflow-select-kernels` chooses for an op."""
+        """The choice of `gflow-select-kernels` for an op that runs alone."""
         return choose_region(k, len(o.operands), len(o.results), self.device)
 
     def addresses(self, values: Sequence[int]) -> list[Place]:
         return [address(v, self.body, self.at, self.places) for v in values]
 
     def flush(self, behind: ir.Operation | ir.OpView) -> None:
-        """Make launches of the window's ops, which stand before `behind`."""
+        """Form launches from the ops of the window, which stand before `behind`."""
         found: dict[Hashable, list[tuple[Op, Member]]] = {}
         for o, member in self.window:
             if member is not None:
@@ -190,11 +193,11 @@ class _Pass:
         self.together = Together(self.body, self.at, self.places)
 
     def is_chosen(self, o: Op, member: Member) -> bool:
-        """Whether an op runs as the model has it: it was not edited."""
+        """Whether an op has the choice of the cost model, so it was not edited."""
         return choice_of(o.op) == self.alone(o, member.k)
 
     def gather(self, ops: Sequence[Op], behind: ir.Operation | ir.OpView) -> None:
-        """Move ops of the window to its end, in their order, and behind them what reads their results."""
+        """Move ops of the window to its end, in order, and after them the ops that read their results."""
         moved, made = [*ops], {o.index for o in ops}
         for o, _ in self.window:
             if o.index not in made and any(self.body.producer[v] in made for v in o.operands):
@@ -212,7 +215,7 @@ class _Pass:
 
 
 def _shared_product(o: Op) -> int | None:
-    """The launch that a product is to share."""
+    """The number of the launch that a product shares; None without one."""
     return launch_of(o.op) if kind_of(o.op) == "product" else None
 
 

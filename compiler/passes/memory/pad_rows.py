@@ -22,7 +22,7 @@ row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.contractions import root_of
 from gflow.compiler.ir.ssa import Body, Op, fused_kind, read_body
@@ -36,10 +36,12 @@ from gflow.compiler.ir.views import (
     layouts,
     readers,
 )
+from gflow.compiler.kernel.description import partial_sums_of
 from gflow.compiler.memory.layouts import readable
 from gflow.compiler.targets import DEVICES
 from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 
 from ..base import Pass
 
@@ -47,7 +49,7 @@ from ..base import Pass
 _VECTOR, _LINE = (max(sizes) for sizes in zip(*((d.access, d.line) for d in DEVICES.values())))
 
 
-@dataclass(frozen=True)
+@record
 class PadRowsOptions:
     """Which values."""
 
@@ -67,8 +69,8 @@ def run(function: func.FuncOp, options: PadRowsOptions) -> None:
         r: width
         for o in body.ops
         if _computes(o) and LAUNCH not in o.op.attributes
-        for r in o.results
-        if at[r].base == r and r not in fixed
+        for n, r in enumerate(o.results)
+        if at[r].base == r and r not in fixed and not _partial(o, n)
         if (width := _width(body, r, options.least)) and _pays(body, o, read.get(r, ()))
     }
     # without one value the others stay as they are, but for kernels that would read both
@@ -82,15 +84,23 @@ def run(function: func.FuncOp, options: PadRowsOptions) -> None:
 
 
 def _computes(o: Op) -> bool:
-    """Whether an op is a product of matrices, or a fused kernel without another contraction."""
+    """Whether an op is a matrix product, or a fused kernel without another contraction."""
     if o.name != "fused":
         return o.name == "matmul"
     root = root_of(o.op)
     return IN_PLACE not in o.op.attributes and (root is None or root.name == "gflow.matmul")
 
 
+def _partial(o: Op, result: int) -> bool:
+    """Whether a result holds partial column sums: one dense row for each run of rows."""
+    if o.name != "fused":
+        return False
+    end = o.op.regions[0].blocks[0].operations[-1].operation
+    return partial_sums_of(end.operands[result]) is not None
+
+
 def _width(body: Body, value: int, least: int) -> int:
-    """The elements that a row is to take up; 0 if it need not be padded."""
+    """The padded length of rows, in elements; 0 if they need no padding."""
     ty = body.types[value]
     if ty.rank < 2 or ty.numel in (0, ty.shape[-1]):
         return 0
@@ -102,7 +112,7 @@ def _width(body: Body, value: int, least: int) -> int:
 
 
 def _pays(body: Body, maker: Op, read: Sequence[int]) -> bool:
-    """Whether only products and fused kernels touch a value, and not only element by element."""
+    """Whether only products and fused kernels access a value, and at least one of them not elementwise."""
     ops = [maker, *(o for i in read if (o := body.ops[i]).name not in VIEW_OPS)]
     return all(map(_computes, ops)) and any(fused_kind(o.op) != "pointwise" for o in ops)
 
@@ -114,7 +124,7 @@ def _refused(
     widths: dict[int, int],
     read: dict[int, list[int]],
 ) -> set[int]:
-    """The padded values that something cannot read as they would lie."""
+    """The padded values that a reader does not support."""
     at, wrong = layouts(function, body), set()
     for r in widths:
         for i in read.get(r, ()):

@@ -33,13 +33,14 @@ kernel that nothing reads afterwards is erased. Results below a ten-thousandth o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.ssa import Op, fused_kind
 from gflow.compiler.ir.views import VIEW_OPS
 from gflow.compiler.memory.liveness import Lives, last_uses, lives_at_entry, lives_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
+from gflow.dialects.records import record
 
 from ..base import Kept, Pass
 
@@ -47,9 +48,9 @@ from ..base import Kept, Pass
 _WORTH = 0.0001
 
 
-@dataclass(frozen=True)
+@record
 class RepeatCopiesOptions:
-    """What is cheap."""
+    """Options of gflow-repeat-copies."""
 
     cost: int = field(
         default=2,
@@ -77,7 +78,7 @@ def run(function: func.FuncOp, options: RepeatCopiesOptions) -> Kept | None:
 
 
 def _repeat(lives: Lives, peak: int, cost: int) -> bool:
-    """Repeat what can be after op `peak`, and lives across it; whether there was anything."""
+    """Repeat values that are live across op `peak` after it, where possible. Returns whether one was repeated."""
     body, at = lives.body, lives.at
     worth = lives.lower_bound * _WORTH
     live = {
@@ -112,7 +113,7 @@ def _repeat(lives: Lives, peak: int, cost: int) -> bool:
 
 
 def _through_views(lives: Lives, value: int, base: int) -> bool:
-    """Whether a value, if it lies in `base`, is that or a view that can be made again."""
+    """Whether a value is `base` or a view of it that can be rebuilt."""
     while value != base and lives.at[value].base == base:
         view = lives.body.ops[lives.body.producer[value]]
         if view.name not in VIEW_OPS:
@@ -122,7 +123,7 @@ def _through_views(lives: Lives, value: int, base: int) -> bool:
 
 
 def _cheap(o: Op, cost: int) -> bool:
-    """Whether an op is a pointwise kernel of one result that computes next to nothing."""
+    """Whether an op is a pointwise kernel with one result and at most `cost` operations per element."""
     if fused_kind(o.op) != "pointwise" or len(o.results) != 1:
         return False
     total = 0
@@ -137,7 +138,7 @@ def _cheap(o: Op, cost: int) -> bool:
 def _stays(
     lives: Lives, base: int, until: int, last: dict[int, int], updated: dict[int, int]
 ) -> bool:
-    """Whether a value that was read once is there until op `until` in any case."""
+    """Whether a value is live until op `until` in any case."""
     if base in lives.buffer_of:
         return last[base] >= until
     if lives.body.producer[base] < 0:
@@ -146,7 +147,7 @@ def _stays(
 
 
 def _repeat_for(lives: Lives, o: Op, value: int, users: list[Op]) -> None:
-    """Run `o` again before the first of `users`, which read its result or views of it."""
+    """Repeat `o` before the first of `users`, which read its result or views of it."""
     body = lives.body
     at = ir.InsertionPoint(users[0].op)
     new: dict[int, ir.Value] = {value: o.op.clone(at).results[0]}
@@ -168,7 +169,7 @@ def _repeat_for(lives: Lives, o: Op, value: int, users: list[Op]) -> None:
 
 
 def _erase_unread(lives: Lives, value: int) -> None:
-    """Erase the op that makes `value`, and views of it, where all that reads them was repeated."""
+    """Erase the producer of `value`, and views of it, if they have no readers left."""
     views = [
         o for o in lives.body.ops if o.name in VIEW_OPS and lives.at[o.results[0]].base == value
     ]

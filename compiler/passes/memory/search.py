@@ -17,7 +17,7 @@ _SEED = 0
 def choose(
     buffers: Sequence[Buffer], strategies: Sequence[str], improve: int, time_limit: float
 ) -> Offsets:
-    """The smallest arena that the strategies, tried in turn, and the search find.
+    """The smallest arena of all strategies and of the local search.
 
     Args:
         improve: steps of the search. time_limit: seconds for all of them.
@@ -45,11 +45,11 @@ def choose(
 def search(
     buffers: Sequence[Buffer], best: Offsets, bound: int, steps: int, until: float
 ) -> Offsets:
-    """Place the buffers in the order of their offsets, but some of those on top earlier.
+    """A local search over orders of placement, beginning with the order of offsets.
 
-    What lies on top had to, because of what was placed before it. Each step moves one or a few of
-    the highest buffers to an earlier place in the order and places all again, each at the lowest
-    free offset; orders that need no more are kept. until: on the monotonic clock.
+    The highest buffers are high because of buffers that were placed before them. Each step moves one or a few of the
+    highest buffers to earlier positions in the order and places all buffers again, each at the lowest free offset.
+    Orders that need no more memory are kept. until: the time limit, on the monotonic clock.
     """
     choice = random.Random(_SEED)
     order = sorted(range(len(buffers)), key=lambda i: (best[1][i], -buffers[i].size))

@@ -1,4 +1,4 @@
-"""Ways to find offsets for buffers in an arena. Sizes and offsets are in bytes.
+"""Strategies of arena allocation. Sizes and offsets are in bytes.
 
     timeline     allocate and free as the program runs; each buffer takes the smallest free block
                  that it fits
@@ -9,8 +9,8 @@
     volume       the same, largest product of size and life first
     best-fit     as `size`, each in the smallest gap that it fits
 
-None is the best for all programs. `timeline` and `skyline` take n log n steps; the others compare
-each buffer with all that are placed, in NumPy.
+No strategy is the best for all programs. `timeline` and `skyline` take O(n log n) time. The others compare each buffer
+with all placed ones, in NumPy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def without_reuse(buffers: Sequence[Buffer]) -> Offsets:
 
 
 def timeline(buffers: Sequence[Buffer]) -> Offsets:
-    """Allocate and free in program order, best fit; free blocks are one with free neighbours."""
+    """Allocate and free in program order, best fit. Adjacent free blocks are merged."""
     free: list[tuple[int, int]] = []  # (size, offset), sorted
     at_start: dict[int, int] = {}  # offset → size
     at_end: dict[int, int] = {}  # offset of the end → size
@@ -80,7 +80,7 @@ def timeline(buffers: Sequence[Buffer]) -> Offsets:
 
 
 def skyline(buffers: Sequence[Buffer]) -> Offsets:
-    """Best fit by life: the lowest stretch of time gets the buffer that lives longest within it."""
+    """Best fit by lifetime: the lowest stretch of time gets the longest-lived buffer that fits within it."""
     if not buffers:
         return 0, []
     order = sorted(range(len(buffers)), key=lambda i: (buffers[i].start, buffers[i].end))

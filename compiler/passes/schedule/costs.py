@@ -1,4 +1,4 @@
-"""How long ops take on a device, by the cost model."""
+"""Times of ops on a device, by the cost model."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from gflow.compiler.targets import Device
 
 
 def seconds_of(body: Body, device: Device) -> list[float]:
-    """Each op's roofline time."""
+    """The roofline time of each op, in seconds."""
     return [seconds(cost_of(o.op), device) for o in body.ops]

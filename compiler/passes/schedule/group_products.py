@@ -26,7 +26,7 @@ places in memory are known. Products without an epilogue, which a library may ru
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.ssa import Body, Op, read_body
 from gflow.compiler.ir.views import layouts
@@ -42,13 +42,14 @@ from gflow.compiler.memory.liveness import lives_of
 from gflow.compiler.targets import KINDS, Target
 from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 
 from ...ir.errors import PassError
 from ..base import Pass, target_of
 from .dependences import dependences_of
 
 
-@dataclass(frozen=True)
+@record
 class GroupProductsOptions:
     """For which device, and how much of it."""
 
@@ -101,10 +102,10 @@ def _families(function: func.FuncOp, body: Body, target: Target) -> list[list[tu
 
 
 class _Room:
-    """What may wait for what, by dependences and memory.
+    """Which ops can be delayed, by dependences and memory.
 
-    live: bytes at each op. peak: what they may become. dying: bytes of the buffers that an op is the last to read.
-    until: the op before which an op must run.
+    live: live bytes at each op. peak: their limit. dying: bytes of the buffers whose last reader is an op. until: the
+    op before which an op must run.
     """
 
     def __init__(self, function: func.FuncOp, body: Body) -> None:
@@ -128,7 +129,7 @@ class _Room:
         return all(self.live[i] + held <= self.peak for i in range(before[-1] + 1, last + 1))
 
     def take(self, ops: Sequence[Op]) -> None:
-        """Let all ops wait for the last."""
+        """Delay all ops until the last one."""
         *before, last = (o.index for o in ops)
         for i in before:
             for n in range(i + 1, last + 1):

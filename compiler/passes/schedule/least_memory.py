@@ -1,8 +1,8 @@
-"""Orders that need little memory.
+"""Orders with a low peak of live bytes.
 
-The least is NP-hard to find; these are candidates of which the best is kept, program order among
-them. `frees_first` runs at once what frees more than it needs, and `needs_late` puts off what needs
-more than it frees: it is the same rule, applied to the program read backwards.
+Finding the lowest peak is NP-hard. The best of several candidates is kept; program order is one of them. `frees_first`
+runs an op as soon as possible if it frees more than it needs. `needs_late` runs an op as late as possible if it needs
+more than it frees; it applies the same rule to the reversed program.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .lists import updates_first
 
 
 def least_memory(found: Dependences, start: Lives, scratch: Mapping[int, int]) -> list[int]:
-    """The candidate of the lowest peak, and of equal ones that of the least memory on the average;
-    program order unless another needs less.
+    """The candidate with the lowest peak; among equal ones that with the lowest average; program order unless another
+    candidate needs less.
 
-    start: the lives in program order. scratch: bytes that ops need while they run, by op.
+    start: the live ranges in program order. scratch: the bytes that each op needs while it runs.
     """
     program = list(range(len(found.before)))
     sizes = _sizes(start)
@@ -56,7 +56,7 @@ def least_memory(found: Dependences, start: Lives, scratch: Mapping[int, int]) -
 
 
 def reordered(body: Body, order: Sequence[int]) -> Body:
-    """The body with its ops in another order; only `ops` and `producer` are those of that order."""
+    """The body with its ops in another order. Only `ops` and `producer` are updated."""
     position = [0] * len(order)
     for n, i in enumerate(order):
         position[i] = n
@@ -66,7 +66,7 @@ def reordered(body: Body, order: Sequence[int]) -> Body:
 
 
 def _sizes(lives: Lives) -> list[int]:
-    """For each value the bytes that it takes while it lives: none for views, arguments, results."""
+    """For each value, its bytes in the arena: 0 for views, arguments and results."""
     sizes = [0] * len(lives.body.values)
     for v in lives.buffer_of:
         sizes[v] = lives.body.types[v].nbytes
@@ -74,7 +74,7 @@ def _sizes(lives: Lives) -> list[int]:
 
 
 def _bases(found: Dependences) -> tuple[list[list[int]], list[list[int]]]:
-    """For each op the values that it makes, and those that it reads, itself or through views."""
+    """For each op, the values that it produces, and those that it reads, also through views."""
     body, at = found.body, found.at
     makes = [[r for r in o.results if at[r].base == r] for o in body.ops]
     reads = [list({at[v].base for v in o.operands}) for o in body.ops]

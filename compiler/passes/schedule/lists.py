@@ -1,4 +1,4 @@
-"""List scheduling: of the ops that are ready, the one with the smallest key comes next."""
+"""List scheduling: the ready op with the smallest key comes next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .dependences import Dependences
 
 
 def by_key(found: Dependences, key: Callable[[int], Any]) -> list[int]:
-    """Op numbers in their new order. key: of an op, which never changes; it ends in the op's number."""
+    """The op numbers in their new order. key: the key of an op. It is constant and ends in the op's number."""
     waiting = [len(b) for b in found.before]
     heap = [key(i) for i, n in enumerate(waiting) if n == 0]
     heapq.heapify(heap)
@@ -28,7 +28,7 @@ def by_key(found: Dependences, key: Callable[[int], Any]) -> list[int]:
 
 
 def updates_first(found: Dependences) -> list[int]:
-    """Program order, but for updates, which come as soon as they can.
+    """Program order, with updates as early as possible.
 
     So do the numbers that updates wait for, e.g. a learning rate in another element type.
     """
@@ -55,7 +55,7 @@ def _gradients(found: Dependences) -> set[int]:
 
 
 def _numbers(found: Dependences) -> set[int]:
-    """The ops that make single numbers for updates, from arguments and constants alone."""
+    """The ops that compute 0-d values for updates, from arguments and constants alone."""
     ops: set[int] = set()
     for o in found.body.ops:
         if all(n in ops for n in found.before[o.index]) and all(
@@ -70,7 +70,7 @@ def _numbers(found: Dependences) -> set[int]:
 
 
 def short_last(found: Dependences, short: Sequence[bool]) -> list[int]:
-    """Long ops as soon as they can; a short one only when no long one is ready."""
+    """Long ops as early as possible; a short op only if no long op is ready."""
     return by_key(found, lambda i: (short[i], i))
 
 
@@ -117,5 +117,5 @@ def host_early(found: Dependences, host: Sequence[bool], seconds: Sequence[float
     return order
 
 
-#: what it takes the host to queue a kernel
+#: seconds that the host needs to queue a kernel
 QUEUE_SECONDS = 4e-6

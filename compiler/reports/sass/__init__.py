@@ -1,7 +1,7 @@
-"""Machine code of NVIDIA's GPUs, read without running it: instructions, loops, and how long a loop takes.
+"""Static analysis of NVIDIA machine code (SASS): instructions, loops, and a model of a loop's time.
 
-instructions  a disassembled kernel's instructions, with what the assembler told the scheduler; loops
-kernel        a compiled kernel on a device: blocks of a multiprocessor, waves, its loops' times
-loop_time     cycles of an iteration: what each pipe needs, and a run of the blocks of a multiprocessor
-work          what an instruction takes of which pipe
+instructions  instructions of a disassembled kernel with their scheduling control fields; loops
+kernel        a compiled kernel on a device: resident blocks, waves, times of its loops
+loop_time     cycles of a loop iteration: the demand on each pipe, and a simulation of the resident blocks
+work          the pipe and the cycles of each instruction
 """

@@ -1,10 +1,10 @@
-"""Disassembled machine code: instructions with what the assembler told the scheduler, and the loops.
+"""Disassembled machine code: instructions with their scheduling control fields, and loops.
 
     /*24c0*/  HGMMA.64x64x16.F32.BF16 R56, R100, gdesc[UR12].tnspB, R56 ;   /* 0x60e00000c6382df0 */
                                                                             /* 0x000fe20008701838 */
 
-The upper half of an encoding holds, from bit 41 on: cycles until the warp may go on (4 bits), a hint (1), which of six
-barriers a result and which a read of operands releases (3 each, 7 for none), and which of them to wait for first (6).
+The upper half of an encoding holds, from bit 41 on: the stall count in cycles (4 bits), a yield hint (1), the write
+barrier and the read barrier (3 bits each, 7 for none; there are six barriers), and a mask of barriers to wait for (6).
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from gflow.dialects.records import record
 
 _LINE = re.compile(
     r"/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);"
@@ -27,11 +28,13 @@ _LABEL = re.compile(r"^(\.L_\w+):", re.M)
 _NONE = 7
 
 
-@dataclass(frozen=True)
+@record
 class Instruction:
-    """predicate: as it is written, "" without. kind: its name's first part; modifiers: the others. operands: as
-    written. stall: cycles until the warp's next instruction. result, read: barriers that are released when the result
-    is there and when the operands were read, None without. waits: barriers that must be released before it."""
+    """An instruction.
+
+    predicate: its text, "" without one. kind: the first part of its name; modifiers: the other parts. operands: their
+    text. stall: cycles until the warp may issue its next instruction. result, read: the barriers that it releases when
+    its result is written and when its operands are read, or None. waits: the barriers that it waits for."""
 
     predicate: str
     kind: str
@@ -44,7 +47,7 @@ class Instruction:
 
     @property
     def width(self) -> int:
-        """Bytes of a thread, of an access of memory."""
+        """The bytes that a thread accesses, for an access of memory."""
         for modifier in self.modifiers:
             if modifier in ("128", "64"):
                 return int(modifier) // 8
@@ -53,15 +56,15 @@ class Instruction:
         return 4
 
 
-@dataclass(frozen=True)
+@record
 class Code:
-    """Instructions in order, and for each branch its number and where it goes."""
+    """Instructions in order, and the target of each branch by the branch's position."""
 
     instructions: tuple[Instruction, ...]
     branches: tuple[tuple[int, int], ...]
 
     def loops(self) -> list[tuple[int, int]]:
-        """First and last instruction of each innermost loop, in order. A wait that spins is none."""
+        """The first and last instruction of each innermost loop, in order. Spin-wait loops are left out."""
         found = [(to, at) for at, to in self.branches if to <= at]
         inner = [
             (a, b)
@@ -76,11 +79,11 @@ class Code:
         )
 
     def body(self, first: int, last: int) -> list[Instruction]:
-        """What an iteration of a loop executes.
+        """The instructions that an iteration of a loop executes.
 
-        A part that a branch may jump over is left out where the loop has products and the part has none: such parts
-        are of the first or last iteration (the result's tile in a walk over tiles). Instructions that never execute
-        are left out.
+        If the loop has matrix products, a part without products that a branch can skip is left out: such parts belong
+        to the first or last iteration (for example the store of a tile in a persistent kernel). Instructions whose
+        predicate is never true are left out.
         """
         inside = self.instructions[first : last + 1]
         skipped: set[int] = set()
@@ -99,7 +102,7 @@ class Code:
 
 
 def is_product(i: Instruction) -> bool:
-    """Whether an instruction is a product of matrices."""
+    """Whether an instruction is a matrix product (MMA)."""
     return i.kind in ("HGMMA", "QGMMA", "IGMMA", "HMMA", "IMMA", "DMMA")
 
 
@@ -126,7 +129,7 @@ def parsed(text: str) -> Code:
 
 
 def _control(upper: str | None) -> tuple[int, int | None, int | None, tuple[int, ...]]:
-    """stall, result, read and waits, from the upper half of an encoding."""
+    """The fields stall, result, read and waits, from the upper half of an encoding."""
     if upper is None:
         return 1, None, None, ()
     bits = int(upper, 16) >> 41
@@ -140,10 +143,10 @@ def _control(upper: str | None) -> tuple[int, int | None, int | None, tuple[int,
 
 
 def disassembled(cubin: bytes, encodings: bool = False) -> str:
-    """The text of a cubin's instructions.
+    """The disassembly of a cubin as text.
 
     Raises:
-        RuntimeError: the disassembler, which comes with Triton, cannot read it.
+        RuntimeError: nvdisasm, which Triton carries, fails on it.
     """
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)

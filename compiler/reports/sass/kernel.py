@@ -1,27 +1,29 @@
-"""A compiled kernel on a device: how many of its blocks a multiprocessor holds, and how long its loops take there."""
+"""A compiled kernel on a device: its resident blocks per multiprocessor, and a model of its loops' times."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gflow.compiler.kernel.sizes import cdiv
 from gflow.compiler.targets import Device
 from gflow.compiler.targets.pipes import pipes_of
 from gflow.dialects.program import DeviceCode
 from gflow.dialects.program.form import unpacked
+from gflow.dialects.records import record
 
 from .instructions import Code, disassembled, parsed
 from .loop_time import LoopTime, loop_time
 
-#: shared memory that the system keeps of each block, and registers of a warp that are given at once
+#: bytes of shared memory that the system reserves per block, and the allocation granularity of a warp's registers
 _RESERVED, _GRANULE = 1024, 256
 
 
-@dataclass(frozen=True)
+@record
 class KernelTime:
-    """blocks: that a multiprocessor holds, of those that there are for it. waves: times that the launch fills the
-    device. loops: innermost ones, in the order of the code."""
+    """The model's times of a kernel.
+
+    blocks: resident blocks per multiprocessor, at most those that the launch has. waves: how many times the launch
+    fills the device. loops: the innermost ones, in code order."""
 
     blocks: int
     waves: float
@@ -29,8 +31,8 @@ class KernelTime:
 
     @property
     def main(self) -> LoopTime | None:
-        """Of loops with as many products (a masked and an unmasked one) the fastest, which is the one that runs
-        most."""
+        """The main loop: among the loops with the most products the fastest. Of a masked and an unmasked loop, the
+        unmasked one runs for most iterations."""
         most = max((time.tensor for time in self.loops), default=0.0)
         found = [time for time in self.loops if time.tensor == most] if most else self.loops
         key = min if most else max
@@ -38,7 +40,8 @@ class KernelTime:
 
 
 def resident(code: DeviceCode, device: Device) -> int:
-    """Blocks of a kernel that a multiprocessor holds at once, by registers, shared memory, warps and their number."""
+    """The resident blocks of a kernel per multiprocessor, by its registers, shared memory, warps and number of
+    blocks."""
     of_warp = cdiv(max(code.registers, 16) * device.warp, _GRANULE) * _GRANULE
     warps = min(device.warps, device.registers // of_warp)
     shared = (device.shared_memory + _RESERVED) // (code.shared + _RESERVED)
@@ -48,13 +51,12 @@ def resident(code: DeviceCode, device: Device) -> int:
 def kernel_time(
     code: DeviceCode, device: Device, programs: int, constants: Mapping[str, int], item: int = 2
 ) -> KernelTime | None:
-    """The model's times of a kernel's loops; None for a device whose pipes `gflow.compiler.targets.pipes` does not
-    know.
+    """The model's times of a kernel's loops; None if `gflow.compiler.targets.pipes` has no row for the device.
 
     Args:
-        programs: of the launch.
-        constants: of the kernel's config; `BLOCK_M`, `BLOCK_N` and `BLOCK_K` say what bulk copies load.
-        item: bytes of an operand's element.
+        programs: the number of programs of the launch.
+        constants: of the kernel's config; `BLOCK_M`, `BLOCK_N` and `BLOCK_K` give the bytes of bulk copies.
+        item: bytes per element of the operands.
 
     Raises:
         RuntimeError: the code cannot be disassembled.
@@ -74,7 +76,7 @@ def kernel_time(
 
 
 def _bulk(code: Code, first: int, last: int, constants: Mapping[str, int], item: int) -> int:
-    """Bytes that a product's loop loads by bulk copies."""
+    """The bytes that an iteration of a product's loop loads by bulk copies."""
     copies = any(i.kind in ("UTMALDG", "UBLKCP") for i in code.body(first, last))
     if not copies or "BLOCK_K" not in constants:
         return 0

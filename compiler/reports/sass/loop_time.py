@@ -1,11 +1,11 @@
-"""How long an iteration of a loop of machine code takes: what each pipe needs, and a run of the blocks that share a
+"""The time of a loop iteration in machine code: the demand on each pipe, and a simulation of the blocks that share a
 multiprocessor.
 
     tensor 512, issue 596, special 544, memory 164  →  cycles 730
 
-Pipes' sums are lower bounds. The run adds what waits add: warps issue in order, one instruction a quarter and cycle,
-after the cycles and the barriers that the assembler wrote into the code; products of a warp group go to a queue; a
-barrier waits for all warps of a block.
+The sum of each pipe is a lower bound. The simulation adds waits: each quarter issues one instruction per cycle; warps
+issue in order, after the stall counts and barriers in the code; products of a warp group go to a queue; a barrier waits
+for all warps of a block.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from dataclasses import dataclass, field
 
 from gflow.compiler.targets import Device
 from gflow.compiler.targets.pipes import Pipes, clock
+from gflow.dialects.records import record
 
 from .instructions import Instruction, is_product
 from .work import QUARTERED, Work, work_of
 
-#: iterations that fill the pipeline, and those that are timed
+#: iterations before the timed ones, which fill the pipeline, and timed iterations
 _BEFORE, _TIMED = 4, 4
-#: cycles after which operands of an instruction were read
+#: cycles after issue until an instruction has read its operands
 _READ = 10
 _LAST = re.compile(r"(0x[0-9a-f]+)\s*$")
 
 
-@dataclass(frozen=True)
+@record
 class LoopTime:
     """Cycles of a multiprocessor for one iteration of one block.
 
-    pipes: by pipe, what its instructions keep it; "issue", instructions over the quarters. cycles: of the run, with
-    `blocks` of them at once. instructions: of a warp.
+    pipes: the busy cycles of each pipe; "issue" is the number of instructions divided by the quarters. cycles: of the
+    simulation, with `blocks` resident blocks. instructions: those of one warp.
     """
 
     pipes: dict[str, float]
@@ -43,12 +44,12 @@ class LoopTime:
 
     @property
     def tensor(self) -> float:
-        """Cycles of the tensor cores per iteration."""
+        """Busy cycles of the tensor cores per iteration."""
         return self.pipes.get("tensor", 0.0)
 
     @property
     def bound(self) -> str:
-        """The pipe that needs longest."""
+        """The name of the busiest pipe."""
         return max(self.pipes, key=lambda name: self.pipes[name])
 
 
@@ -60,13 +61,13 @@ def loop_time(
     pipes: Pipes,
     bulk: int = 0,
 ) -> LoopTime:
-    """The time of an iteration.
+    """The modelled time of an iteration, in cycles.
 
     Args:
-        body: what an iteration executes (`Code.body`).
-        warps: of a block.
-        blocks: that share a multiprocessor.
-        bulk: bytes that a block loads by bulk copies, whose instructions do not say how many.
+        body: the instructions of an iteration (`Code.body`).
+        warps: warps per block.
+        blocks: resident blocks of the multiprocessor.
+        bulk: bytes that a block loads by bulk copies in an iteration; the instructions do not hold this number.
     """
     products = any(is_product(i) for i in body)
     everyone = pipes.cache if products else device.bandwidth / clock(device, pipes)
@@ -87,8 +88,10 @@ def loop_time(
 
 @dataclass
 class _Warp:
-    """number: in its block. at: of the next instruction. free: six barriers' times. products, copies: when groups on
-    their way will be done."""
+    """A warp in the simulation.
+
+    number: its position in the block. at: the index of its next instruction. free: the times at which the six barriers
+    are released. products, copies: the completion times of groups in flight."""
 
     block: int
     number: int
@@ -103,7 +106,7 @@ class _Warp:
 
 @dataclass
 class _Machine:
-    """A multiprocessor that runs a loop. rate: bytes a cycle from memory; source: the latency of loads."""
+    """A multiprocessor that runs a loop. rate: bytes per cycle from memory. source: the latency key of loads."""
 
     pipes: Pipes
     rate: float
@@ -112,7 +115,7 @@ class _Machine:
     works: list[Work]
 
     def run(self, warps: int, blocks: int) -> float:
-        """Cycles of an iteration of one block, of those after the first ones."""
+        """Cycles per iteration and block, after the iterations that fill the pipeline."""
         quarters = self.pipes.quarters
         self.issue = [0.0] * quarters
         self.busy = {(pipe, q): 0.0 for pipe in QUARTERED for q in range(quarters)}
@@ -144,7 +147,7 @@ class _Machine:
         return pipe, warp.number % self.pipes.quarters if pipe in QUARTERED else 0
 
     def _earliest(self, warp: _Warp) -> float:
-        """When a warp's next instruction can be issued."""
+        """The first cycle at which a warp's next instruction can issue."""
         i, work = self.body[warp.at], self.works[warp.at]
         at = max(warp.ready, self.issue[warp.number % self.pipes.quarters])
         for n in i.waits:
@@ -159,7 +162,7 @@ class _Machine:
         return at
 
     def _issue(self, warp: _Warp, now: float, warps: int) -> list[_Warp]:
-        """Issue it; the warps that can go on."""
+        """Issue the next instruction of a warp. Returns the warps that can continue."""
         i, work = self.body[warp.at], self.works[warp.at]
         self.issue[warp.number % self.pipes.quarters] = now + 1
         done = now + self.pipes.latencies.get(work.late, 0)
@@ -198,5 +201,5 @@ class _Machine:
 
 
 def _queued(i: Instruction) -> bool:
-    """Whether a product runs beside the warp that asked for it."""
+    """Whether a product is asynchronous: the warp continues while it runs."""
     return i.kind.endswith("GMMA")

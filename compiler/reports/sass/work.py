@@ -1,4 +1,4 @@
-"""What an instruction takes of a multiprocessor: which pipe, for how many cycles, and how late its result is."""
+"""The resources of an instruction: its pipe, the cycles that it occupies, and the latency of its result."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .instructions import Instruction, is_product
 
 #: threads of a warp
 _WARP = 32
-#: pipes that each quarter of a multiprocessor has one of; they share those of shared and of device memory
+#: pipes of which each quarter of a multiprocessor has one; all quarters share those of shared and device memory
 QUARTERED = ("tensor", "fma", "alu", "f64", "special", "uniform")
 
 _FMA = frozenset(
     {"FFMA", "FMUL", "FADD", "HFMA2", "HMUL2", "HADD2", "FFMA2", "FADD2", "FMUL2", "HFMA2_MMA"}
 )
-#: multiply-adds of integers go through half of the multiply-adds' pipe
+#: integer multiply-adds have half the throughput of the FMA pipe
 _HALF_FMA = frozenset({"IMAD", "IDP", "IMUL"})
 _F64 = frozenset({"DFMA", "DADD", "DMUL", "DSETP", "DMNMX"})
 _SPECIAL = frozenset({"MUFU", "POPC", "FLO", "I2F", "F2I", "F2F", "I2I", "FRND", "BREV"})
@@ -26,7 +26,7 @@ _NO_PIPE = frozenset(
      "MEMBAR", "FENCE", "CCTL", "ERRBAR", "NANOSLEEP", "UTMALDG", "UTMASTG", "UTMACMDFLUSH", "UTMACCTL", "UBLKCP",
      "S2R", "CS2R", "S2UR", "R2UR", "LDC", "ULDC", "VOTE", "VOTEU", "ARRIVES"}
 )  # fmt: skip
-#: what results of those without a pipe wait for
+#: the latency key of instructions without a pipe
 _LATE = {
     "MEMBAR": "fence", "FENCE": "fence", "S2R": "shared", "S2UR": "shared", "LDC": "shared",
 }  # fmt: skip
@@ -36,7 +36,7 @@ _ON_CHIP = frozenset({"LDS", "STS", "ATOMS"})
 _MATRICES = frozenset({"LDSM", "STSM"})
 
 _SHAPE = re.compile(r"^(\d+)x(\d+)x(\d+)$")
-#: rows, columns and terms of products by single warps, as their modifier has them
+#: M, N and K of a single warp's product, as in its modifier
 _WARP_SHAPES = {
     "16816": (16, 8, 16), "1688": (16, 8, 8), "1684": (16, 8, 4), "16832": (16, 8, 32), "884": (8, 8, 4),
     "8816": (8, 8, 16), "16864": (16, 8, 64), "8832": (8, 8, 32),
@@ -45,8 +45,10 @@ _BYTE_TYPES = frozenset({"S8", "U8", "E4M3", "E5M2"})
 
 
 class Work(NamedTuple):
-    """pipe: one of `QUARTERED` or `SHARED`; "" for none. cycles: that a warp's instruction keeps it, its quarter's or
-    the whole one. bytes: from or to device memory. late: what its result waits for, a key of `Pipes.latencies`."""
+    """The resources of one instruction of one warp.
+
+    pipe: one of `QUARTERED` or `SHARED`, "" for none. cycles: how long the instruction occupies that pipe. bytes: read
+    from or written to device memory. late: the latency of the result, a key of `Pipes.latencies`."""
 
     pipe: str
     cycles: float = 0.0
@@ -55,7 +57,7 @@ class Work(NamedTuple):
 
 
 def work_of(i: Instruction, pipes: Pipes) -> Work:
-    """The work of one warp's instruction."""
+    """The resources of an instruction of one warp."""
     kind, each = i.kind, pipes.quarters * _WARP
     if is_product(i):
         return Work("tensor", _product(i, pipes))
@@ -84,10 +86,10 @@ def work_of(i: Instruction, pipes: Pipes) -> Work:
 
 
 def _product(i: Instruction, pipes: Pipes) -> float:
-    """Cycles for which a product keeps a quarter's tensor core.
+    """Cycles for which a product occupies a quarter's tensor core.
 
-    A warp group's product of 64 rows is shared by four warps; it may take as long as its operands from shared memory
-    do.
+    A warp group's product of 64 rows is divided among four warps. Reading its operands from shared memory can take
+    longer than the product itself; the larger number counts.
     """
     halves = 2.0 * 16  # operations of the terms that 32 bytes hold
     for modifier in i.modifiers:

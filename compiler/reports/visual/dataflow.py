@@ -15,10 +15,11 @@ _ROLES_DRAWN = ("input",)
 
 @dataclass
 class Node:
-    """An op, or an input of the program (without `op`). inputs: numbers of nodes that it reads, each once.
+    """An op, or an input of the program (its `op` is None). inputs: the numbers of the nodes that it reads, without
+    repeats.
 
-    reads: what it reads that is not drawn (parameters, state, constants). outputs: names of the
-    program's results that it makes.
+    reads: operands that are not drawn (parameters, state, constants). outputs: the names of the program's results
+    that it computes.
     """
 
     label: str
@@ -31,7 +32,7 @@ class Node:
     op: Op | None = None
 
     def facts(self) -> list[str]:
-        """Lines that tell all about the node."""
+        """The lines of text that describe the node."""
         lines = [self.type]
         group = self.source.group.strip(":")
         if group:

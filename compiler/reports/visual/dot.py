@@ -9,7 +9,7 @@ from .page import colour
 
 
 def dot(function: func.FuncOp) -> str:
-    """One digraph; ops of a module stand in a cluster."""
+    """The function as one digraph. Each module is a cluster of its ops."""
     name = ir.StringAttr(function.attributes["sym_name"]).value
     nodes = nodes_of(function)
     groups: dict[str, list[int]] = {}

@@ -1,8 +1,9 @@
 """A function as a page of collapsible modules: `gflow-opt --view-graph FILE.html`, `graph.explain().html(path)`.
 
-A box is an op or a closed module; an open module frames what is in it. The page opens with as many modules open as fit
-the window, and lays out only what is to be seen, so programs of 20,000 ops stay quick. Colours stand for time, bytes,
-phase, what runs an op, recomputation or sharding, by a legend; a click shows an op's line, costs and IR.
+A box is an op or a closed module; an open module is a frame around its contents. The page opens as many modules as fit
+the window and lays out only visible boxes, so programs of 20,000 ops stay responsive. Colours show time, bytes, phase,
+who runs an op (gflow, ATen, an engine), recomputation or sharding, with a legend. A click shows an op's source line,
+costs and IR.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from ...targets import DEVICES, Device
 from .dataflow import Node, nodes_of
 from .page import byte_text, fact, page
 
-#: on an op: it repeats one of the forward, for a memory budget
+#: attribute of an op that recomputes an op of the forward
 _RECOMPUTED = "gflow.recomputed"
-#: on an op: the kernel that was selected
+#: attribute of an op: its selected kernel
 _CHOSEN = "gflow.kernel"
-#: what runs an op, as the page numbers it
+#: who runs an op, by the number that the page uses
 _KERNEL, _ATEN, _ENGINE, _COLLECTIVE, _VIEW, _INPUT = range(6)
 #: the most characters of an op's IR
 _MOST_IR = 4000
@@ -95,7 +96,7 @@ def _options() -> str:
 
 
 class _Tables:
-    """Texts that many ops share, by number."""
+    """Tables of texts that many ops share; rows refer to them by number."""
 
     def __init__(self) -> None:
         self.paths: dict[str, int] = {}
@@ -110,8 +111,8 @@ def _row(
     seconds: Mapping[int, float] | None,
     device: Device,
 ) -> list:
-    """A node as the page has it: label, path, type, place, inputs, reads, outputs, microseconds, bytes, what runs it,
-    whether it is recomputed, sharding, IR."""
+    """The row of a node in the page's data: label, path, type, source line, inputs, reads, outputs, microseconds,
+    bytes, who runs it, whether it is recomputed, sharding, IR."""
     took, moved, again, sharding = 0.0, 0, False, ""
     if node.op is not None:
         cost = costs.cost_of(node.op.op)
@@ -156,7 +157,8 @@ def _kind(node: Node, moved: int) -> int:
 
 
 def ops_as_text(function: func.FuncOp) -> dict[int, str]:
-    """The assembly of each op of a function, by its number; printed once, as each op alone would number all values."""
+    """The assembly of each op of a function, by its number. The function is printed once: printing a single op numbers
+    all values of the function, which takes quadratic time."""
     printed = indent(function.operation.get_asm(enable_debug_info=False), "  ")
     found: list[list[str]] = []
     for line in to_assembly(f"module {{\n{printed}\n}}").splitlines():

@@ -1,8 +1,10 @@
 """A layered drawing of a directed graph, after Sugiyama: layers, order within them, coordinates.
 
-Layer: one below the lowest of what a node reads; nodes without edges come last, in rows. Order: by the
-mean of neighbours, layer by layer, down and up a few times. Coordinates: as near to that mean as the
-node's neighbours in the layer allow. Time is linear in nodes and edges, but for sorting.
+1. Layers: a node lies one layer below the lowest node that it reads. Nodes without edges come last, in rows.
+2. Order: each layer is sorted by the mean position of its nodes' neighbours, downwards and upwards, a few times.
+3. Coordinates: each node is placed as close to that mean as its neighbours in the layer allow.
+
+Time is linear in nodes and edges, except for sorting.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _LEAST_WIDTH = 1000.0
 
 @dataclass
 class Drawing:
-    """x, y: the middle of each node. width, height: of the whole."""
+    """x, y: the centre of each node. width, height: of the whole drawing."""
 
     x: list[float]
     y: list[float]
@@ -84,7 +86,7 @@ def _wrapped(nodes: list[int], widths: Sequence[float], width: float) -> list[li
 
 
 def _layers(above: list[list[int]], below: list[list[int]]) -> list[int]:
-    """Layers from the top; nodes that read nothing stand right above what reads them."""
+    """The layer of each node, from the top. Nodes that read nothing lie directly above their first reader."""
     layer = [0] * len(above)
     for i, before in enumerate(above):
         layer[i] = 1 + max((layer[j] for j in before), default=-1)
@@ -95,9 +97,9 @@ def _layers(above: list[list[int]], below: list[list[int]]) -> list[int]:
 
 
 def _spread(row: list[int], widths: Sequence[float], x: list[float], wanted: list[float]) -> None:
-    """Put a row's nodes near where they want to be, in their order, without overlap.
+    """Place the nodes of a row as close to their wanted positions as possible, in order and without overlap.
 
-    Neighbours that would overlap become a block, which moves to the mean of its members' wishes.
+    Neighbours that would overlap form a block, which is placed at the mean of their wanted positions.
     """
     blocks: list[tuple[float, float, list[int]]] = []  # (left end, width, nodes)
     for i, wish in zip(row, wanted):

@@ -48,6 +48,10 @@ function moved(box) {
     const y = ay(H - size * sy);
     if (y >= 0 && y <= 1) names.put(text, i ? .24 : .08, y, 'limits');
   });
+  // the line of live bytes has its name at its highest step
+  const top = DATA.steps.reduce((best, s, i) => s[1] > DATA.steps[best][1] ? i : best, 0);
+  const lx = ax((top + 1) * sx), ly = ay(H - DATA.steps[top][1] * sy);
+  if (lx >= 0 && lx <= .9 && ly >= 0 && ly <= .95) names.put('live bytes', lx, ly + .025, 'live-name');
   names.put('step of the program', null, null, 'axis x');
   names.put('address', null, null, 'axis y');
 }

@@ -1,8 +1,8 @@
 """The arena over time as a page: `gflow-opt --view-memory FILE.html`.
 
-Steps run from left to right, addresses upward; each value in the arena is a rectangle in the colour
-of the module that made it. Lines mark the arena's size and the least that this order of steps needs, and where forward,
-backward and optimizer begin.
+The horizontal axis is the step, the vertical axis the address. Each value in the arena is a rectangle in the colour of
+the module that computes it. Lines mark the arena's size, the lower bound of this order of steps, and the first steps of
+backward and optimizer.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def memory_page(plan: PlanReading) -> str:
 
 
 def phases(plan: PlanReading) -> list[tuple[str, int, int]]:
-    """Runs of steps of one phase, as name, first and last step. Single steps that stand among those of another phase
-    (an update that is made as soon as its gradient is there) count to it."""
+    """Runs of steps of one phase: name, first and last step. A single step within another phase (an update directly
+    after its gradient) counts as that phase."""
     found: list[tuple[str, int, int]] = []
     for i, step in enumerate(plan.steps):
         name = step.source.phase

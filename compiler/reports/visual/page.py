@@ -1,6 +1,6 @@
-"""What all pages share: the frame, the style, and moving around in a drawing.
+"""The parts that all pages share: frame, style, panning and zooming.
 
-A page is one file. Its data is JSON in a script element; nothing is loaded from anywhere.
+A page is one file. Its data is JSON in a script element. It loads nothing from a network.
 """
 
 from __future__ import annotations
@@ -13,15 +13,20 @@ from typing import Any
 
 
 def asset(name: str) -> str:
-    """A style sheet or a script that lies beside this file."""
+    """The text of a style sheet or script in this folder."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def page(
     title: str, kind: str, header: str, body: str, data: Any, scripts: Sequence[str] = ()
 ) -> str:
-    """A whole page. `header` and `body` are HTML; `kind` names the style sheet and the script, which
-    finds `data` as `DATA`. scripts: names of others that it needs before it."""
+    """A whole page as HTML.
+
+    Args:
+        kind: the name of the page's style sheet and script.
+        header, body: HTML.
+        data: the script reads it as `DATA`.
+        scripts: the names of scripts that are loaded before it."""
     parts = "\n".join(asset(f"{name}.js") for name in (*scripts, kind))
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return f"""<!doctype html>
@@ -46,14 +51,14 @@ const DATA = JSON.parse(document.getElementById('data').textContent);
 
 
 def fact(name: str, value: str) -> str:
-    """A figure in the header."""
+    """A name and a value in the page's header, as HTML."""
     return (
         f'<span class="fact"><span class="soft">{escape(name)}</span> <b>{escape(value)}</b></span>'
     )
 
 
 def byte_text(n: int) -> str:
-    """A number of bytes for people."""
+    """A number of bytes as text with a unit."""
     value, unit = float(n), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
@@ -65,6 +70,6 @@ def byte_text(n: int) -> str:
 
 
 def colour(n: int) -> str:
-    """The n-th of colours that neighbours tell apart."""
+    """The n-th colour of a sequence in which neighbours are easy to tell apart."""
     hue = (n * 137.508 + 205) % 360
     return f"hsl({hue:.0f} {(62, 45, 70)[n % 3]}% {(62, 55, 70)[n // 3 % 3]}%)"

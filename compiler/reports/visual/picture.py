@@ -1,7 +1,7 @@
 """A function as one layered drawing: `gflow-opt --view-graph FILE.svg`.
 
-There is a drawing for each depth of the module tree: at the first ones a box stands for all ops of a module, at the
-last one for an op. The picture holds the deepest of no more than 150 boxes. Boxes have the colours of their modules.
+Each depth of the module tree is a level: a box stands for all ops of a module, at the last level for one op. The
+picture shows the deepest level of at most 150 boxes. Boxes have the colours of their modules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .page import asset, colour
 
 _BOX_HEIGHT = 30.0
 _MOST_TEXT = 34
-#: a picture shows the deepest level of no more boxes
+#: the most boxes of a picture
 _OPENING_BOXES = 150
 #: edges that span more layers are drawn faintly
 _LONG = 6
@@ -25,7 +25,7 @@ _LONG = 6
 
 @dataclass
 class Box:
-    """What is drawn as one: an op, or a module with all its ops. facts: lines to show."""
+    """An op, or a module with all its ops. facts: the lines of its tooltip."""
 
     title: str
     colour: str
@@ -35,7 +35,7 @@ class Box:
 
 @dataclass
 class Level:
-    """A drawing: `name` says what a box is."""
+    """The boxes of one depth. name: what a box stands for."""
 
     name: str
     boxes: list[Box]
@@ -43,7 +43,7 @@ class Level:
 
 
 def levels(nodes: list[Node]) -> list[Level]:
-    """A level for each depth of modules at which something new is seen, and the ops."""
+    """The levels: one for each depth of modules that differs from the one above, and last that of ops."""
     groups = [n.source.group.strip(":") for n in nodes]
     deepest = max((g.count(".") + 1 for g in groups if g), default=0)
     colours: dict[str, str] = {}
@@ -95,7 +95,7 @@ def _grouped(
 
 
 def _members(keys: list[str]) -> list[tuple[str, list[int]]]:
-    """The nodes of each group; groups in the order of their middle nodes."""
+    """The nodes of each group. Groups are sorted by their median nodes."""
     found: dict[str, list[int]] = {}
     for i, key in enumerate(keys):
         found.setdefault(key, []).append(i)
@@ -103,7 +103,7 @@ def _members(keys: list[str]) -> list[tuple[str, list[int]]]:
 
 
 def graph_picture(function: func.FuncOp) -> str:
-    """A picture of one level, as SVG; boxes tell more in their tooltips."""
+    """The function as SVG. Boxes have tooltips with details."""
     found = levels(nodes_of(function))
     level = found[_opening(found)]
     data = _data(level)
@@ -141,7 +141,8 @@ def _cut(text: str) -> str:
 
 
 def _data(level: Level) -> dict:
-    """A level placed: boxes as [title, x, y, width, fill, facts], edges as [path, faint] and as pairs."""
+    """The layout of a level: boxes as [title, x, y, width, fill, facts], edges as [path, faint] and as pairs of
+    boxes."""
     widths = [22 + 6.8 * len(_cut(b.title)) for b in level.boxes]
     drawn = layered(widths, level.edges)
     boxes = [

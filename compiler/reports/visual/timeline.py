@@ -1,14 +1,15 @@
-"""What happens over time as a page: of a simulated step (`gflow-opt --view-timeline FILE.html`), each class of ranks
-with a row for each of its streams; of a profiled call (`graph.profile(…).html(path)`), the host and the steps.
+"""A timeline as a page; time runs from left to right.
 
-Time runs from left to right.
+- A simulated step (`gflow-opt --view-timeline FILE.html`) has a row for each stream of each class of ranks.
+- A profiled call (`graph.profile(…).html(path)`) has a row for the host and one for the steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
+
+from gflow.dialects.records import record
 
 from ...distribution.simulator import COMPUTE, WAIT, Timeline
 from ...ir.tables import ratio, time_text
@@ -18,9 +19,10 @@ from .page import fact, page
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#9aa3ae")
 
 
-@dataclass(frozen=True)
+@record
 class Span:
-    """Something that takes time: where, from when on and how long in seconds, and what; details: lines to show."""
+    """An interval of a row: its start and duration in seconds, its kind and label. details: the lines of its
+    tooltip."""
 
     row: str
     begin: float
@@ -58,7 +60,8 @@ def spans_page(
     kinds: Sequence[str],
     spans: Iterable[Span],
 ) -> str:
-    """A page of spans. seconds: of all. kinds: of spans, each with a colour of its own."""
+    """A page of spans. seconds: the length of the whole timeline. kinds: the kinds of spans, each with its own
+    colour."""
     rows: dict[str, int] = {}
     labels: dict[tuple[str, ...], int] = {}
     drawn = [

@@ -24,6 +24,7 @@ from ..conditions.memory_check import MemoryCheck
 from ..conditions.python_state import PythonState
 from ..result_views import views_of, with_views
 from .call_record import CallRecord
+from .same_step import compare_step
 
 #: stands for inputs where addresses are of the real tensors
 _NO_INPUT = torch.empty(0)
@@ -37,6 +38,7 @@ class Plan:
     def __init__(self, trace: Trace, compiled: Compiled, dynamic: Dynamic | None = None) -> None:
         self.trace, self.compiled, self.dynamic = trace, compiled, dynamic
         self.used = 0
+        self.compared = not (trace.groups or trace.mesh is not None or trace.stages is not None)
         self.size: N = 0
         self.size_at = [k for k, i in enumerate(trace.inputs) if i.role == "size"]
         self.described: dict[str, str] = {}
@@ -188,6 +190,9 @@ class Plan:
             memory.apply(arguments)
         seeds = state.seeds if self.compiled.takes_rng else None
         run: Any = self.compiled.run
+        if not self.compared:
+            compare_step(self.trace)
+            self.compared = True
         arguments.addresses = self.places.copy()
         for position, _ in self.input_slots:
             arguments.addresses[position] = arguments[position].data_ptr()

@@ -164,7 +164,7 @@ def moments(
     """
     count = math.prod(v.shape[d] for d in dims)
     centre = None
-    if v.dtype == "f32" and em.wide_statistics and em.exact_sums:
+    if v.dtype == "f32" and em.wide_statistics and not em.for_onnx:
         v = v.to("f64")
     elif v.dtype == "f64" and v.numel:
         starts, limits = (0,) * v.rank, tuple(1 if d in dims else s for d, s in enumerate(v.shape))

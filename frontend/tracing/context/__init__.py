@@ -6,7 +6,9 @@ debug_settings        what is printed while a graph is built, as data
 deprecated_spellings  spellings of OneFlow's earlier documents: they work, and each warns once
 location              source locations of recorded ops: user frame, module path, and the forward op that a
                       backward op comes from (by the autograd node's sequence number)
+missing_names         what to write for a name of OneFlow's that PyTorch's tensors, modules and functions do not have
 ranks                 how many processes work together
+saved_hooks           hooks of saved tensors around a call
 scopes                calls of modules whose activations are recomputed, while a graph is traced
 threads               names of other libraries that mean something else in one thread for a while
 user_warnings         warnings of PyTorch's Python code, while a graph is traced, at the author's line

@@ -15,12 +15,13 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import cache
 from types import FrameType, ModuleType
 from typing import Any, Literal
 
 import torch
 
+from gflow.dialects.records import record
 from gflow.errors import GraphTraceError
 
 from .location import here, is_installed, owner_of, user_frame
@@ -48,7 +49,7 @@ _FOR_THEMSELVES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class _Watched:
     """A function that is watched. through: also where the author's code calls it by the standard library."""
 
@@ -183,10 +184,14 @@ def _own() -> Iterator[dict[str, Any]]:
     """The globals of modules that are the author's own: those that are not installed."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not isinstance(module, ModuleType) or not isinstance(file, str):
-            continue
-        if not is_installed(file) and owner_of(file) == "user":
+        if isinstance(file, str) and _is_own(file) and isinstance(module, ModuleType):
             yield vars(module)
+
+
+@cache
+def _is_own(file: str) -> bool:
+    """Whether a file is the author's own."""
+    return not is_installed(file) and owner_of(file) == "user"
 
 
 def asked_by_build(graph: str, keeps_state: bool) -> Met:

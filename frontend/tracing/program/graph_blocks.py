@@ -1,12 +1,15 @@
 """What OneFlow's `GraphModule` and `GraphTensor` say of themselves: their names in a graph, and their kind.
 
-Names are known of what was reached through a graph's attribute (`graph.model.fc.weight`); the same module in two graphs
-has the name that it had last.
+In `build()` all modules of the graph have names. Elsewhere names are known of what was reached through a graph's
+attribute (`graph.model.fc.weight`); the same module in two graphs has the name that it had last.
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -18,6 +21,18 @@ from ..context.ranks import world_size
 
 #: id of a module or tensor → itself, and its path in a graph
 _paths: dict[int, tuple[weakref.ref[Any], str]] = {}
+#: id of a module → its path, in the graph whose `build()` runs
+_building: ContextVar[Mapping[int, str] | None] = ContextVar("building", default=None)
+
+
+@contextlib.contextmanager
+def named_by(names: Mapping[int, str]) -> Iterator[None]:
+    """Modules have these paths, by their ids, while `build()` runs inside."""
+    token = _building.set(names)
+    try:
+        yield
+    finally:
+        _building.reset(token)
 
 
 def reached(held: Any, path: str) -> None:
@@ -64,11 +79,13 @@ class GraphBlock:
 
     def _path(self) -> str:
         held = self._held()
+        if path := (_building.get() or {}).get(id(held)):
+            return path
         known = _paths.get(id(held))
         if known is None or known[0]() is not held:
             raise GraphAttributeError(
-                f"{here()}: the name in a graph is known only after access through the graph's attribute: "
-                "graph.model.to(GraphModule).name, graph.model.fc.weight.to(GraphTensor).name"
+                f"{here()}: outside of build() the name in a graph is known only after access through the graph's "
+                "attribute: graph.model.to(GraphModule).name, graph.model.fc.weight.to(GraphTensor).name"
             )
         return known[1]
 

@@ -7,6 +7,7 @@ one in the place of each where PyTorch gets it. What `build()` itself assigns is
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import operator
 from collections import deque
@@ -17,6 +18,8 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
+
+from gflow.dialects.records import record
 
 _training = operator.attrgetter("training")
 _requires_grad = operator.attrgetter("requires_grad")
@@ -33,7 +36,7 @@ class Slot:
     role: str
 
 
-@dataclass(frozen=True)
+@record
 class ModuleTable:
     """All modules reachable from `roots`, each once."""
 
@@ -98,7 +101,7 @@ def collect_modules(
     return ModuleTable({**(known.roots if known else {}), **roots}, names, modules, slots)
 
 
-@dataclass(frozen=True)
+@record
 class Reached:
     """What `build()` reaches besides the graph's own modules: modules by name, and objects that may hold
     tensors, by name: dicts (of attributes, of globals), lists, sets and cells of closures. lost: names of
@@ -220,6 +223,14 @@ def _contents(holder: Any) -> Any:
     return dict(holder) if isinstance(holder, dict) else list(holder)
 
 
+def give_up_traced(cached: Any) -> bool:
+    """Clear what `functools.lru_cache` keeps for a function, if a tensor of a trace is among it; whether one was."""
+    found = any(map(_holds_traced, gc.get_referents(cached)))
+    if found:
+        cached.cache_clear()
+    return found
+
+
 def _holds_traced(value: Any) -> bool:
     if isinstance(value, (tuple, list, dict)):
         return any(map(is_traced, tree_leaves(value)))
@@ -259,5 +270,8 @@ def _put_back(holder: Any, old: Any) -> Iterator[tuple[Any, Any, Any]]:
             for n in places:
                 holder[n] = old[n]
                 yield n, now[n], old[n]
-        else:  # what was added stays, and is an error where it is used
+        else:
+            left = [value for value in now if not _holds_traced(value)]
+            holder.clear()
+            (holder.update if isinstance(holder, set) else holder.extend)(left)
             yield None, now[places[0]], None

@@ -84,12 +84,20 @@ def _assign(read: Read) -> None:
 
 
 def refuse_changes(
-    name: str, before: Iterable[Read], codes: Iterable[CodeType], home: tuple[str, int]
+    name: str,
+    before: Iterable[Read],
+    lost: Iterable[str],
+    codes: Iterable[CodeType],
+    home: tuple[str, int],
 ) -> None:
-    """
+    """lost: where it has put tensors. home: where `build()` stands.
+
     Raises:
-        StateChangedError: `build()` has changed what it reads. home: where `build()` stands.
+        StateChangedError: `build()` has changed what it reads, or what others may read.
     """
+    for path in lost:
+        file, line = _place(path, codes, home)
+        raise StateChangedError(f"{file}:{line}: {name} puts a tensor into {path} at each call")
     for path, what in changed(before).items():
         file, line = _place(path, codes, home)
         error = StateChangedError(f"{file}:{line}: {name} changes {path} ({what}) at each call")
@@ -162,6 +170,19 @@ def lose_arguments(
             path,
             f"build() of {name} changes items of {path}. It gets a copy of the lists and dicts that a call is given, "
             "so the caller does not see that. Return what is new from build().",
+            home,
+        )
+
+
+def warn_of_cached(graph: Any, name: str, paths: Iterable[str], home: tuple[str, int]) -> None:
+    """Say once, for each, that `functools.lru_cache` keeps no tensor that `build()` makes."""
+    for path in paths:
+        _tell(
+            graph,
+            path,
+            f"build() of {name} calls {path}, of which functools.lru_cache would keep a tensor. A tensor of the trace "
+            "has no values after it, so what it keeps is given up, and the program makes the tensor at each call. Call "
+            "the function before the graph to have its tensor kept, and used by the program.",
             home,
         )
 

@@ -119,7 +119,7 @@ class Reads:
 
     codes: functions that ran, with their globals. known: objects that are not looked into. modules: PyTorch
     modules that were reached, by name. tensors: those that were reached. iterators: names of what gives other values
-    at each use.
+    at each use. cached: functions of `functools.lru_cache`, with their names.
     """
 
     def __init__(
@@ -135,6 +135,7 @@ class Reads:
         self.modules: dict[str, torch.nn.Module] = {}
         self.tensors: list[torch.Tensor] = []
         self.iterators: list[str] = []
+        self.cached: list[tuple[str, Any]] = []
         self.reached: list[Any] = []
         self._seen: dict[Any, Any] = {}
         self._asked: set[str] = set()  # names that objects hold, as operator.attrgetter does
@@ -160,7 +161,7 @@ class Reads:
 
     def _begin(self) -> None:
         self.found, self.modules, self.tensors, self.reached = [], {}, [], []
-        self.iterators, self._seen = [], dict(self.known)
+        self.iterators, self.cached, self._seen = [], [], dict(self.known)
         self.names = set().union(*map(read_names, self.codes)) | _ALWAYS | self._asked
         computing = [c for c in self.codes if not is_library(c) and names_of(c).computed]
         self.computed = bool(computing)
@@ -232,6 +233,7 @@ class Reads:
             if isinstance(decorated, FunctionType):
                 self._visit(decorated, path, root)
                 if (cleared := cleared_of(value)) is not None:
+                    self.cached.append((path, value))
                     self._add("call", cleared, None, cleared(), path)
             self._object(value, path)
 

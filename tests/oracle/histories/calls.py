@@ -175,6 +175,9 @@ def make_call(
     before = Before(world)
     try:
         whole()
+    except Unscheduled as error:
+        before.restore_schedule()
+        raise error.__cause__ or error from None
     except Exception:
         before.restore()
         raise
@@ -206,6 +209,10 @@ def _in_thread(made: Callable[[], Any]) -> Any:
     return found[0]
 
 
+class Unscheduled(Exception):
+    """A schedule failed after the optimizers' steps, which have taken place, in a graph, too."""
+
+
 def eager_step(world: World, program: Any, args: Any, kwargs: Any, trains: bool) -> Any:
     """What a call of a graph means: with optimizers, a whole step, which leaves `.grad` as it was."""
     if not trains:
@@ -232,7 +239,10 @@ def eager_step(world: World, program: Any, args: Any, kwargs: Any, trains: bool)
         if scaler is not None:
             scaler.update()
         if world.schedule is not None:
-            world.schedule.step()
+            try:
+                world.schedule.step()
+            except Exception as error:
+                raise Unscheduled from error
         return results
     finally:
         for p, grad in kept:
@@ -285,12 +295,18 @@ class Before:
             (o, {p: dict(s) for p, s in o.state.items()}, [dict(g) for g in o.param_groups])
             for o in world.optimizers
         ]
-        self.others = [
-            (o, copy.deepcopy(o.state_dict()))
-            for o in (world.schedule, world.scaler)
-            if o is not None
-        ]
+        self.schedule, self.scaler = (
+            o and (o, copy.deepcopy(o.state_dict())) for o in (world.schedule, world.scaler)
+        )
         self.rng, self.state = torch.get_rng_state(), (world.state, dict(vars(world.state)))
+
+    def restore_schedule(self) -> None:
+        """Put back the schedule, and the groups' options."""
+        if self.schedule is not None:
+            self.schedule[0].load_state_dict(self.schedule[1])
+        for optimizer, _, groups in self.optimizers:
+            for live, saved in zip(optimizer.param_groups, groups):
+                live.update(saved)
 
     def restore(self) -> None:
         for m, own, parameters, buffers in self.modules:
@@ -306,13 +322,12 @@ class Before:
             t.grad = grad
             if grad is not None:
                 grad.data.copy_(elements)
-        for other, state in self.others:
-            other.load_state_dict(state)
-        for optimizer, states, groups in self.optimizers:
+        for optimizer, states, _ in self.optimizers:
             optimizer.state.clear()
             optimizer.state.update(states)
-            for live, saved in zip(optimizer.param_groups, groups):
-                live.update(saved)
+        self.restore_schedule()
+        if self.scaler is not None:
+            self.scaler[0].load_state_dict(self.scaler[1])
         state, values = self.state
         vars(state).update(values)
         torch.set_rng_state(self.rng)

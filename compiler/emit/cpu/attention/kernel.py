@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gflow.compiler.kernel.blocks import HEAD, ITEM, LANES, PADDED
+from gflow.dialects.records import record
 
 from ..language import philox, vmath
 from ..language.vmath import exponential
@@ -31,7 +31,7 @@ COMMON = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Form:
     """What the text of a kernel depends on.
 
@@ -72,6 +72,8 @@ class Attention(Function):
         self, form: Form, names: Sequence[str], addresses: Sequence[str], functions: Sequence[str]
     ) -> None:
         super().__init__()
+        absent = {"" if form.bias else "bias", "" if form.dropout else "rng"}  # words of 0
+        addresses = set(addresses) - absent
         self.form, self.m = form, Arith(self, VECTOR)
         self.one = Arith(self, "f32")
         self.w = {

@@ -10,18 +10,25 @@ from math import prod
 
 from gflow.compiler.emit import aten_ops
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.registers import register_dtype
 from gflow.compiler.kernel.selection.gpu.other_blocks import (
     ORDERED,
     gather_configs,
     index_add_configs,
     index_copy_configs,
+    piece_configs,
     take_configs,
 )
-from gflow.compiler.kernel.selection.gpu.other_ops import index_add_fits, ordered_indices
+from gflow.compiler.kernel.selection.gpu.other_ops import (
+    index_add_fits,
+    ordered_indices,
+    piece_of,
+    piece_sums,
+)
 from gflow.compiler.kernel.sizes import WIDE, extent, power_of_two
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
-from gflow.dialects.program import AtenStep, TensorRef, TritonConfig
+from gflow.dialects.program import AtenStep, Place, TensorRef, TritonConfig
 
 from ..language import device_functions
 from ..language.expressions import triton_type
@@ -136,7 +143,8 @@ def gather(b: Builder, o: Op) -> None:
 
 def index_add(b: Builder, o: Op) -> None:
     """`gflow.index_add`: indices in order first, then each row of the result adds up the slices that are its own,
-    first to last. No atomics: the same bits every time."""
+    first to last. Of many equal indices, programs of their own have summed whole pieces before, so that no program
+    walks a long run. No atomics: the same bits every time."""
     x, index, source = o.operands
     (r,) = o.results
     dim = read(OPS["index_add"], o.op.attributes)["dim"]
@@ -149,8 +157,12 @@ def index_add(b: Builder, o: Op) -> None:
         return
     b.choice.check(b.choice.kind == "kernel", "is not for sums by index")
     b.choice.check(index_add_fits(o, b.body, b.at), "is not for such strides or types")
-    order = _ordered(b, o, index, count)
-    keys, places = order
+    keys, places, at_pieces = _ordered(b, o, index, count)
+    i64 = ".to(tl.int64)" if _wide(b, r, source) or extent(shape, at) >= WIDE else ""
+    total = triton_type(register_dtype(types[x].dtype))
+    piece = piece_of(count)
+    if piece:
+        _sum_pieces(b, o, keys, places, at_pieces, batches, columns, i64)
     p = Parameters()
     p.pointer("x", types[x].dtype, b.place(x))
     p.pointer("keys", keys.type.dtype, keys.place)
@@ -165,13 +177,14 @@ def index_add(b: Builder, o: Op) -> None:
     ):
         p.number(name, value)
     p.number("half", power_of_two(count + 1) // 2 if count else 0)
+    if piece:
+        p.pointer("sums", piece_sums(o, b.body).dtype, at_pieces)
+        p.number("pieces", count // piece)
     lines: list[str] = []
     row_step = p.stride("x_step", at[dim])
     (low,) = offsets(p, "outer", "batch", outer, [at[:dim]], lines)
     (high,) = offsets(p, "inner", "col[None, :]", inner, [at[dim + 1 :]], lines)
     assert not lines
-    i64 = ".to(tl.int64)" if _wide(b, r, source) or extent(shape, at) >= WIDE else ""
-    total = "tl.float32" if types[x].dtype in ("f16", "bf16") else triton_type(types[x].dtype)
     body = [
         "# a tile of the result",
         "across = tl.cdiv(columns, COLS)",
@@ -189,11 +202,14 @@ def index_add(b: Builder, o: Op) -> None:
         "    key = tl.load(keys + last + step - 1, mask=last + step <= count, other=rows)",
         "    last = tl.where((last + step <= count) & (key <= row), last + step, last)",
         "    step = step // 2",
-        "longest = tl.max(tl.where(row < rows, last - first, 0), 0)",
         f"total = tl.zeros([ROWS, COLS], {total})",
-        "for k in range(0, longest, DEPTH):",
-        "    k_th = first[:, None] + k + tl.arange(0, DEPTH)[None, :]",
-        "    mine = (k_th < last[:, None]) & (row < rows)[:, None]",
+        *(_ADD_PIECES if piece else ()),
+        "length = tl.where(row < rows, last - first, 0)",
+        "for k in range(0, tl.max(length, 0), DEPTH):",
+        "    k_th = k + tl.arange(0, DEPTH)[None, :]",
+        "    mine = k_th < length[:, None]",
+        *(["    k_th += tl.where(k_th < head[:, None], 0, summed[:, None])"] if piece else ()),
+        "    k_th += first[:, None]",
         "    place = tl.load(places + k_th, mask=mine, other=0)",
         f"    at = (batch * count + place{i64}) * columns",
         "    inside = mine[:, :, None] & (col < columns)[None, None, :]",
@@ -206,7 +222,59 @@ def index_add(b: Builder, o: Op) -> None:
         f"tl.store(out + target, total.to({triton_type(types[r].dtype)}), mask=inside)",
     ]  # fmt: skip
     grid = "cdiv(rows, ROWS) * cdiv(columns, COLS) * batches"
-    _kernel(b, "index_add", p, body, index_add_configs(o, b.body), grid, b.label(o))
+    constants = {"PIECE": piece} if piece else None
+    _kernel(b, "index_add", p, body, index_add_configs(o, b.body), grid, b.label(o), constants)
+
+
+#: the whole pieces of each row's run are summed already; what is before and behind them is left
+_ADD_PIECES = (
+    "# whole pieces of a run",
+    "begin = tl.cdiv(first, PIECE)",
+    "count_whole = tl.where(row < rows, tl.maximum(last // PIECE - begin, 0), 0)",
+    "head = begin * PIECE - first",
+    "summed = count_whole * PIECE",
+    "for k in range(0, tl.max(count_whole, 0), DEPTH):",
+    "    k_th = k + tl.arange(0, DEPTH)[None, :]",
+    "    inside = (k_th < count_whole[:, None])[:, :, None] & (col < columns)[None, None, :]",
+    "    at = (batch * pieces + begin[:, None] + k_th) * columns",
+    "    total += tl.sum(tl.load(sums + at[:, :, None] + col[None, None, :], mask=inside, other=0), 1)",
+    "last -= summed",
+)
+
+
+def _sum_pieces(
+    b: Builder, o: Op, keys: TensorRef, places: TensorRef, to: Place, batches: int, columns: int, i64: str
+) -> None:  # fmt: skip
+    """Add the launch that sums pieces of the sorted indices which are all equal."""
+    _, index, source = o.operands
+    types, count = b.body.types, b.body.types[index].numel
+    sums = piece_sums(o, b.body)
+    p = Parameters()
+    p.pointer("keys", keys.type.dtype, keys.place)
+    p.pointer("places", places.type.dtype, places.place)
+    p.pointer("source", types[source].dtype, b.place(source))
+    p.pointer("sums", sums.dtype, to)
+    for name, value in (("columns", columns), ("count", count), ("batches", batches)):
+        p.number(name, value)
+    p.number("pieces", count // piece_of(count))
+    total = triton_type(sums.dtype)
+    lines = [
+        "across = tl.cdiv(columns, COLS)",
+        f"batch = (tl.program_id(0) // (across * pieces)){i64}",
+        "piece = tl.program_id(0) // across % pieces",
+        "col = tl.program_id(0) % across * COLS + tl.arange(0, COLS)",
+        "if tl.load(keys + piece * PIECE) == tl.load(keys + piece * PIECE + PIECE - 1):",
+        f"    total = tl.zeros([COLS], {total})",
+        "    for k in range(0, PIECE, DEPTH):",
+        "        place = tl.load(places + piece * PIECE + k + tl.arange(0, DEPTH))",
+        f"        at = (batch * count + place{i64}) * columns",
+        "        value = tl.load(source + at[:, None] + col[None, :], mask=(col < columns)[None, :], other=0)",
+        f"        total += tl.sum(value.to({total}), 0)",
+        "    tl.store(sums + (batch * pieces + piece) * columns + col, total, mask=col < columns)",
+    ]
+    grid = "cdiv(columns, COLS) * pieces * batches"
+    constants = {"PIECE": piece_of(count)}
+    _kernel(b, "index_add_pieces", p, lines, piece_configs(o, b.body), grid, b.label(o), constants)
 
 
 def index_copy(b: Builder, o: Op) -> None:
@@ -265,21 +333,25 @@ def index_copy(b: Builder, o: Op) -> None:
     _kernel(b, "index_copy", p, lines, model, "cdiv(rows, ROWS) * cdiv(columns, COLS)", b.label(o))
 
 
-def _ordered(b: Builder, o: Op, index: int, count: int) -> tuple[TensorRef, TensorRef]:
-    """The indices in order, and where each of them stood; equal ones in the order that they had."""
+def _ordered(b: Builder, o: Op, index: int, count: int) -> tuple[TensorRef, TensorRef, Place]:
+    """The indices in order, and where each of them stood; equal ones in the order that they had. And the place of sums
+    of pieces."""
     ty = b.body.types[index]
     own, place = ordered_indices(ty)
-    begin = b.scratch(own.nbytes + place.nbytes + 64)
-    behind = begin._replace(offset=begin.offset + -(-own.nbytes // 64) * 64)
+    second = -(-own.nbytes // 64) * 64
+    third = second + -(-place.nbytes // 64) * 64
+    begin = b.scratch(third + piece_sums(o, b.body).nbytes)
+    behind = begin._replace(offset=begin.offset + second)
     keys, places = TensorRef(begin, own, (1,)), TensorRef(behind, place, (1,))
+    rest = begin._replace(offset=begin.offset + third)
     if not count:
-        return keys, places
+        return keys, places, rest
     step = b.strides(index)[0] if ty.rank == 1 else 1
     if place.dtype == "i64":
         given = TensorRef(b.place(index), own, (step,))
         call = '[[{"t": 0}], {"stable": true, "dim": 0}]'
         b.steps.append(AtenStep("aten.sort.stable", call, (given,), (keys, places), b.label(o)))
-        return keys, places
+        return keys, places, rest
     p = Parameters()
     p.pointer("index", ty.dtype, b.place(index))
     p.pointer("keys", "i32", keys.place)
@@ -301,4 +373,4 @@ def _ordered(b: Builder, o: Op, index: int, count: int) -> tuple[TensorRef, Tens
         "tl.store(places + before, own, mask=own < count)",
     ]
     _kernel(b, "order", p, lines, ORDERED, "cdiv(count, ROWS)", b.label(o))
-    return keys, places
+    return keys, places, rest

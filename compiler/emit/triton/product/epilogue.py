@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
-from gflow.compiler.kernel.description import Access, Kernel
+from gflow.compiler.kernel.description import Access, Kernel, Node
 from gflow.compiler.kernel.selection.gpu.product.contraction import Contraction
 from gflow.compiler.kernel.selection.gpu.product.epilogue import Following
 from gflow.dialects.program import Place
@@ -89,12 +90,17 @@ class _Writer(dag.Frame):
 
     def write(self) -> None:
         # in the order of the DAG: loads begin early, and equal regions have equal text
-        values = [dag.value(self, i) for i in range(len(self.k.nodes))]
+        nodes = self.k.nodes
+        values = ["" if n.op == "partial_sums" else dag.value(self, i) for i, n in enumerate(nodes)]
         everywhere = frozenset(range(self.tile.rank))
         for store in self.k.stores:
             name = f"out{store.operand}"
             if name not in self.params.types:
                 self.params.pointer(name, store.dtype, self.e.stores[store.operand])
+            node = nodes[store.node]
+            if node.op == "partial_sums":
+                self._store_sums(name, values[node.args[0]], node)
+                continue
             offset, dims = self.at.offset(store.strides, name)
             address = f"{name} + {offset}"
             if dims != everywhere:
@@ -103,6 +109,27 @@ class _Writer(dag.Frame):
             mask = self._mask(name, store, everywhere)
             given = f", mask={mask}" if mask else ""
             self.lines.append(f"tl.store({address}, {value}{given})")
+
+    def _store_sums(self, name: str, value: str, node: Node) -> None:
+        """Lines that store the sums of each run of the tile's rows."""
+        if self.tile.rank != 2 or self.tile.axes[-2].tile is None:
+            raise CannotLower("partial sums of columns on a tile that is no part of a matrix")
+        rows, cols = self.tile.axes[-2:]
+        run, width = node.attrs["run"], self.tile.width
+        x = f"tl.broadcast_to({value}, {self.acc}.shape)"
+        if (inside := self.tile.mask(frozenset({0}))) is not None:
+            x = f"tl.where({inside}, {x}, 0.0)"
+        at, count = f"{name}_run", f"BLOCK_M // {run}"
+        runs = self.params.number(f"{name}_runs", -(-rows.size // run))
+        long = self.params.number(f"{name}_width", cols.size)
+        columns = self.tile.mask(frozenset({1}))
+        known = self.tile.spread(f"{at} < {runs}", 0) + (f" & {columns}" if columns else "")
+        self.lines += [
+            f"{at} = {rows.tile} * ({count}) + tl.arange(0, {count})",
+            f"{name}_sums = tl.sum(tl.reshape({x}, ({count}, {run}, {width})), 1)",
+            f"{name}_at = {name} + {self.tile.spread(f'{at} * {long}', 0)} + {self.tile.spread(cols.text, 1)}",
+            f"tl.store({name}_at, {name}_sums, mask={known})",
+        ]
 
     def known(self, key: Any) -> str | None:
         return self.names.get(key)

@@ -96,6 +96,8 @@ def add(b: Builder, f: Frame, epilogue: Epilogue, choice: Choice, reserved: int 
         "is persistent where each program has one tile",
     )
     if splits == 1:
+        run = epilogue.run()
+        choice.check(tile.m % run == 0, f"has a tile whose rows are no multiple of {run}")
         _launch(b, f, epilogue, 1, tile)
         return
     sums = partial_sums(f.result, f.dtype)

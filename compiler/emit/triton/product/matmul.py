@@ -175,7 +175,7 @@ def _count(params: Parameters, count: int) -> str:
 
 
 def _axes(count: int, m: int, n: int) -> tuple[Axis, ...]:
-    rows = (Axis(m, "rows", 0), Axis(n, "cols", 1, COLUMN_FOURS))
+    rows = (Axis(m, "rows", 0, tile="tile_m"), Axis(n, "cols", 1, COLUMN_FOURS))
     return (Axis(count, "batch", None), *rows) if count > 1 else rows
 
 

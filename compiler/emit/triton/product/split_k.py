@@ -43,7 +43,10 @@ def total(
     wide = ".to(tl.int64)" if far else ""
     fours = "tl.program_id(1) * BLOCK_N // 4 + tl.arange(0, BLOCK_N // 4)"
     tile = Tile(
-        (Axis(result.numel // max(width, 1), "row", 0), Axis(width, "col", 1, fours)),
+        (
+            Axis(result.numel // max(width, 1), "row", 0, tile="tl.program_id(0)"),
+            Axis(width, "col", 1, fours),
+        ),
         ("row < rows", "col < width"),
     )
     acc = triton_type(register_dtype(part.dtype))
@@ -71,7 +74,12 @@ def total(
         lines.append(f"acc = tl.load(partial + at, mask=inside, other=0).to({acc})")
     used: set[str] = set()
     lines += epilogue.emit(params, tile, "acc", used)
-    configs = b.ways(total_configs(result))
+    run = epilogue.run()
+    configs = b.ways(total_configs(result, run))
+    b.choice.check(
+        all(c.constants["BLOCK_M"] % run == 0 for c in configs),
+        f"adds partial sums up in blocks whose rows are no multiple of {run}",
+    )
     grid = ("cdiv(rows, BLOCK_M)", "cdiv(width, BLOCK_N)")
     stem = "_".join(["total", *epilogue.ops])
     add_kernel(b, stem, params, ["BLOCK_M", "BLOCK_N"], lines, configs, grid, {}, epilogue, used)

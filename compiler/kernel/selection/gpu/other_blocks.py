@@ -56,6 +56,13 @@ def index_add_configs(o: Op, body: Body) -> Configs:
     return [TritonConfig({"ROWS": n, "COLS": cols, "DEPTH": _DEPTH}, 4, 1) for n in heights]
 
 
+def piece_configs(o: Op, body: Body) -> Configs:
+    """A piece of equal indices by the elements of a row, and source rows at a time."""
+    dim = read(OPS["index_add"], o.op.attributes)["dim"]
+    cols = min(power_of_two(prod(body.types[o.operands[0]].shape[dim + 1 :])), 256)
+    return [TritonConfig({"COLS": cols, "DEPTH": _DEPTH}, 4, 1)]
+
+
 def index_copy_configs(o: Op, body: Body) -> Configs:
     """Slices by their elements, and indices at a time that may be the same ones."""
     dim = read(OPS["index_copy"], o.op.attributes)["dim"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import isqrt, prod
 
 from gflow.compiler.targets import Device, Target
 from gflow.dialects.attributes import read
@@ -14,6 +14,7 @@ from gflow.dialects.types import TensorType
 from ....ir.ssa import Body, Op
 from ....ir.views import Layout
 from ...dimensions import neighbours
+from ...registers import register_dtype
 from ...sizes import WIDE, cdiv, power_of_two
 from ..choice import Choice, Way, way_of
 from .calls import configs_of_call, given_of, has_kernel
@@ -23,6 +24,7 @@ from .other_blocks import (
     index_add_configs,
     index_copy_configs,
     movement_ways,
+    piece_configs,
 )
 from .region.block_sizes import busy
 
@@ -73,17 +75,38 @@ COMPARED = 32768
 
 
 def index_add(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
-    """Indices are put in order first, in scratch, with the places where they stood."""
+    """Indices are put in order first, in scratch, with the places where they stood; then come sums of pieces of long
+    runs of equal indices."""
     if body.types[o.results[0]].numel == 0:
         return NONE
     if not index_add_fits(o, body, at):
         return PYTORCH
     ty = body.types[o.operands[1]]
-    keys, places = ordered_indices(ty)
-    scratch = -(-(keys.nbytes + places.nbytes + 64) // 64) * 64
-    first = ORDERED if 0 < ty.numel <= COMPARED else []
-    ways = [*first[:1], index_add_configs(o, body)[0]]
+    scratch = 0
+    for part in (*ordered_indices(ty), piece_sums(o, body)):
+        scratch = -(-(scratch + part.nbytes) // 64) * 64
+    first = ORDERED[:1] if 0 < ty.numel <= COMPARED else []
+    pieces = piece_configs(o, body)[:1] if piece_of(ty.numel) else []
+    ways = [*first, *pieces, index_add_configs(o, body)[0]]
     return Choice("kernel", scratch).with_ways([way_of(w) for w in ways])
+
+
+#: with fewer indices no run of equal ones is so long that its parts are worth a launch
+_LONG_RUN = 1024
+
+
+def piece_of(count: int) -> int:
+    """How many neighbours among sorted indices are summed by a program of their own, if they are equal; 0 of few
+    indices. A run of n equal ones is then one row's sum of fewer than two pieces and of n / piece sums of others."""
+    return power_of_two(isqrt(count)) // 2 if count >= _LONG_RUN else 0
+
+
+def piece_sums(o: Op, body: Body) -> TensorType:
+    """The sums of whole pieces, one for each batch and piece."""
+    ty, count = body.types[o.operands[0]], body.types[o.operands[1]].numel
+    dim, piece = read(OPS["index_add"], o.op.attributes)["dim"], piece_of(count)
+    pieces = prod(ty.shape[:dim]) * (count // piece) if piece else 0
+    return TensorType((pieces, prod(ty.shape[dim + 1 :])), register_dtype(ty.dtype))
 
 
 def index_add_fits(o: Op, body: Body, at: Sequence[Layout]) -> bool:

@@ -108,7 +108,7 @@ def _of_slices(em: Emitter, x: Value, spatial: int, windows: dict[str, Any]) -> 
     """The maximum of one slice for each place in a window; None where that gains nothing."""
     want = em.current_results[0]
     kernel, stride, padding = (windows.get(n, ()) for n in ("kernel", "stride", "padding"))
-    if want.device.type != "cpu" or "size" in windows or windows.get("ceil_mode"):
+    if want.device.type != "cpu" or em.for_onnx or "size" in windows or windows.get("ceil_mode"):
         return None
     if 0 in want.shape or not is_float(x.dtype) or math.prod(kernel) > _MOST_PLACES:
         return None

@@ -16,6 +16,7 @@ from gflow.compiler.ir.views import Layout, row_of
 from gflow.compiler.targets import Target
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import TritonConfig
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, row_major_strides, type_of
 
 from ...choice import Choice, Way, way_of
@@ -34,15 +35,16 @@ SUMS = {
 ZERO = [TritonConfig({"BLOCK": 512}, 4, 2)]
 
 
-def total_configs(result: TensorType) -> list[TritonConfig]:
-    """Ways to add up partial sums of a result, with what follows."""
+def total_configs(result: TensorType, run: int = 1) -> list[TritonConfig]:
+    """Ways to add up partial sums of a result, with what follows, which sums `run` rows."""
     width = result.shape[-1] if result.rank else 1
     across = 16 if width <= 16 else 128 if width >= 128 else 32 if width <= 32 else 64
     sizes = ((512, across), (1024, across), (256, across), (512, min(512, 2 * across)))
-    return [TritonConfig({"BLOCK_M": max(1, size // n), "BLOCK_N": n}, 4, 2) for size, n in sizes]
+    blocks = ((max(run, size // n), n if run == 1 else min(n, 32)) for size, n in sizes)
+    return [TritonConfig({"BLOCK_M": m, "BLOCK_N": n}, 4, 2) for m, n in dict.fromkeys(blocks)]
 
 
-@dataclass(frozen=True)
+@record
 class Contraction:
     """A contraction, and what follows it.
 
@@ -131,6 +133,7 @@ def choose_product(
     scratch = reserved
     if splits > 1:
         scratch = -(-(reserved + partial_sums(result, dtype).nbytes * splits) // 64) * 64
+    run = following.run()
     following = followed_by(splits, following, result, dtype)
     model = with_following(problem, following, splits)
     known = (structure, model.descriptors, splits > 1, model.live > 0, following.structure())
@@ -142,7 +145,7 @@ def choose_product(
         loads="descriptors" if tile.descriptors else "pointers",
         persistent=tile.descriptors if tile.descriptors and model.descriptors == "PERSISTENT" else 0,
         split_k=splits, copies=tuple(copies),
-        then=(*copies.values(), *([way_of(total_configs(result)[0])] if splits > 1 else [])),
+        then=(*copies.values(), *([way_of(total_configs(result, run)[0])] if splits > 1 else [])),
     )  # fmt: skip
 
 
@@ -169,6 +172,7 @@ def with_following(p: Problem, following: Following, splits: int) -> Problem:
         live=live,
         heavy=p.heavy or following.costly(),
         stored=following.widest(),
+        rows=following.run(),
         descriptors="DESCRIPTORS" if p.descriptors and splits > 1 else p.descriptors,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from math import lcm
 
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
@@ -45,10 +46,15 @@ class Following:
             words += _VECTOR * len(vectors)
             words += any(n.op in OPS and OPS[n.op].cost > _COSTLY for n in k.nodes) * _FUNCTION
             words += any(n.op == "random" for n in k.nodes) * _RANDOM
-            if any(_single(k, a) for a in (*loads.values(), *k.stores)):
+            if any(_single(k, a) for a in (*loads.values(), *whole_stores(k))):
                 words += 1
-        stores = [_words(s.dtype) for k in self.kernels for s in k.stores]
+        stores = [_words(s.dtype) for k in self.kernels for s in whole_stores(k)]
         return words + sum(stores) - max(stores, default=0.0)
+
+    def run(self) -> int:
+        """How many rows it sums: a tile has a multiple of them. 1 where it sums no columns."""
+        runs = (n.attrs["run"] for k in self.kernels for n in k.nodes if n.op == "partial_sums")
+        return lcm(*runs)
 
     def costly(self) -> bool:
         """Whether its text is long for each element that a thread has, and so takes long to compile."""
@@ -60,17 +66,22 @@ class Following:
 
     def widest(self) -> int:
         """Bytes of the largest element that is stored."""
-        stores = [TensorType((), s.dtype).itemsize for k in self.kernels for s in k.stores]
+        stores = [TensorType((), s.dtype).itemsize for k in self.kernels for s in whole_stores(k)]
         return max(stores, default=0)
 
     def single(self, columns: int) -> bool:
         """Whether rows of what is stored, of `columns` elements, begin anywhere."""
-        return columns % 8 > 0 and not all(a.width for k in self.kernels for a in k.stores)
+        return columns % 8 > 0 and not all(a.width for k in self.kernels for a in whole_stores(k))
 
     def structure(self) -> Hashable:
         """Equal where the code is: sizes, strides and most constants are not in it."""
         names: dict[int, int] = {self.operands: -1}
         return tuple(_structure(k, names) for k in self.kernels)
+
+
+def whole_stores(k: Kernel) -> list[Access]:
+    """The stores of values, without those of partial sums of columns."""
+    return [s for s in k.stores if k.nodes[s.node].op != "partial_sums"]
 
 
 def _structure(k: Kernel, names: dict[int, int]) -> Hashable:

@@ -7,18 +7,19 @@ loads from the second-level cache, all tiles together not less than the tensors 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from math import ceil, log2
+from dataclasses import replace
+from math import ceil, lcm, log2
 
 from gflow.compiler.targets import Device, Target
 from gflow.compiler.targets.devices import MMA_SHARED
 from gflow.dialects.program import TritonConfig
+from gflow.dialects.records import record
 
 from ....sizes import cdiv
 from ...choice import WARP
 
 
-@dataclass(frozen=True)
+@record
 class Tile:
     """m, n: of the result. k: of K, at a time.
 
@@ -63,7 +64,7 @@ _LEAST_SPLIT = 256
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
-@dataclass(frozen=True)
+@record
 class Problem:
     """A product: sizes, how many of them, bytes of an element of the operands.
 
@@ -72,7 +73,7 @@ class Problem:
     kind: "cores", "single", "double" or "sums": what computes it. bytes: of all tensors that are read and written;
     0 if nothing but the product counts. live: words that what follows has in registers for each of its elements.
     stored: bytes of an element of the result. descriptors: as of a contraction's frame. ragged: other loads than by
-    these go element by element.
+    these go element by element. rows: what a tile's rows are a multiple of, as what follows sums so many.
     """
 
     m: int
@@ -89,6 +90,7 @@ class Problem:
     stored: int = 4
     descriptors: str = ""
     ragged: bool = False
+    rows: int = 1
 
     @property
     def span(self) -> int:
@@ -122,9 +124,9 @@ def candidates(p: Problem, target: Target) -> list[Tile]:
             and registers(p, t, target) <= target.device.thread_registers
         )
         too_large = (t.m >= 2 * p.m and t.m > 16) or (t.n >= 2 * p.n and t.n > 16)
-        if fits and not too_large and t not in fitting:
+        if fits and not too_large and t not in fitting and t.m % p.rows == 0:
             fitting.append(t)
-    return fitting or [Tile(16, 16, 32, 4, 2)]
+    return fitting or [Tile(lcm(16, p.rows), 16, 32, 4, 2)]
 
 
 def _every(p: Problem, target: Target) -> list[Tile]:

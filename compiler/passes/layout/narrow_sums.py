@@ -1,0 +1,85 @@
+"""Store sums by index in half precision where they come from halves and are rounded to halves.
+
+Before, the gradient of an embedding in bfloat16:
+
+    %s = "gflow.convert"(%dy) {dtype = "f32"} : (tensor<64x8xbf16>) -> tensor<64x8xf32>
+    %z = "gflow.constant"() {value = dense<0.0> : tensor<100x8xf32>} : () -> tensor<100x8xf32>
+    %0 = "gflow.index_add"(%z, %i, %s) {dim = 0 : i64} : … -> tensor<100x8xf32>
+    %1 = "gflow.convert"(%0) {dtype = "bf16"} : (tensor<100x8xf32>) -> tensor<100x8xbf16>
+
+After:
+
+    %z = "gflow.constant"() {value = dense<0.0> : tensor<100x8xbf16>} : () -> tensor<100x8xbf16>
+    %1 = "gflow.index_add"(%z, %i, %dy) {dim = 0 : i64} : … -> tensor<100x8xbf16>
+
+The table of float32 is as large as the vocabulary and is written and read once more. Kernels of GPUs add halves up in
+float32 and round once, so the bits are the same. The pass is for these; other targets round after each addition.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gflow.dialects import builder
+from gflow.dialects.attributes import read
+from gflow.dialects.constants import is_splat
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import TensorType, type_of
+
+from ...kernel.registers import HALVES
+from ..base import NoOptions, Pass
+
+
+def run(function: func.FuncOp, options: NoOptions) -> None:
+    """Replace sums of the function, in place."""
+    for view in list(function.regions[0].blocks[0].operations):
+        op = view.operation
+        if op.name == "gflow.index_add" and (dtype := _half(op)):
+            _replace(op, dtype)
+
+
+def _half(op: ir.Operation) -> str:
+    """The half precision that a sum comes from and goes to; "" for other sums."""
+    into, _, source = op.operands
+    kinds = {
+        type_of(use.owner.operation.results[0]).dtype
+        for use in op.results[0].uses
+        if _converts(use.owner)
+    }
+    plain = all(_converts(use.owner) for use in op.results[0].uses)
+    if not (plain and len(kinds) == 1 and _zeros(into) and _converts(source.owner)):
+        return ""
+    (kind,) = kinds
+    given = type_of(source.owner.operation.operands[0]).dtype
+    return kind if kind in HALVES and (given, type_of(source).dtype) == (kind, "f32") else ""
+
+
+def _converts(owner: ir.Operation | ir.OpView | ir.Block) -> bool:
+    return not isinstance(owner, ir.Block) and owner.operation.name == "gflow.convert"
+
+
+def _zeros(value: ir.Value) -> bool:
+    if isinstance(value.owner, ir.Block) or value.owner.operation.name != "gflow.constant":
+        return False
+    elements = value.owner.operation.attributes["value"]
+    if not is_splat(elements):
+        return False
+    number = ir.FloatAttr(elements.get_splat_value()).value
+    return number == 0.0 and math.copysign(1.0, number) > 0
+
+
+def _replace(op: ir.Operation, dtype: str) -> None:
+    into, index, source = op.operands
+    with ir.InsertionPoint(op), op.location:
+        zeros = builder.splat(0.0, TensorType(type_of(into).shape, dtype))
+        given = source.owner.operation.operands[0]
+        attrs = read(OPS["index_add"], op.attributes)
+        new = builder.build("index_add", [zeros, index, given], attrs)
+    for use in list(op.results[0].uses):
+        use.owner.operation.results[0].replace_all_uses_with(new)
+        use.owner.operation.erase()
+    op.erase()
+
+
+PASS = Pass("gflow-narrow-sums", run, doc=__doc__)

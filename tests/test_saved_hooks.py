@@ -1,0 +1,102 @@
+"""Hooks of saved tensors around calls: those that may change values get what eager mode saves, or are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+
+import pytest
+import torch
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+import gflow
+
+
+def doubled():
+    return saved_tensors_hooks(lambda t: t.clone(), lambda t: t * 2)
+
+
+def compiled(how, function):
+    torch._dynamo.reset()
+    return gflow.compile(function) if how == "compile" else torch.compile(function, backend="gflow")
+
+
+def gradients(function, x, weight):
+    x, weight = (t.detach().clone().requires_grad_() for t in (x, weight))
+    function(x, weight).sum().backward()
+    return x.grad, weight.grad
+
+
+def body(x, weight):
+    return torch.tanh(torch.sin(x) @ weight) * torch.exp(x) * x
+
+
+def within(function, context):
+    def call(*args):
+        with context():
+            return function(*args)
+
+    return call
+
+
+@pytest.mark.parametrize("how", ["compile", "torch.compile"])
+def test_hooks_that_change_values_see_what_eager_saves(how, caplog):
+    x, weight = torch.randn(3, 4), torch.randn(4, 4)
+    function = compiled(how, body)
+    with caplog.at_level(logging.WARNING, "gflow"):
+        for context in (contextlib.nullcontext, doubled, contextlib.nullcontext, doubled):
+            expected = gradients(within(body, context), x, weight)
+            found = gradients(within(function, context), x, weight)
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert sum("runs in eager mode within" in r.message for r in caplog.records) == 1
+
+
+@pytest.mark.parametrize("how", ["compile", "torch.compile"])
+def test_hooks_of_pytorch_run_beside_programs(how, caplog):
+    """Also where the first call is made in them: a trace calls none."""
+    x, weight = torch.randn(3, 4), torch.randn(4, 4)
+    expected = gradients(body, x, weight)
+    for first in ("checkpoint", "save_on_cpu"):
+        function = compiled(how, body)
+        around = {
+            "checkpoint": lambda *args, f=function: checkpoint(f, *args, use_reentrant=False),
+            "save_on_cpu": within(function, save_on_cpu),
+        }
+        for name in (first, *around):
+            found = gradients(around[name], x, weight)
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert not [r for r in caplog.records if r.name == "gflow"]
+
+
+def test_graphs_refuse_hooks_around_a_step_that_may_change_values():
+    class Step(gflow.nn.Graph):
+        def __init__(self, model, inside):
+            super().__init__()
+            self.model = model
+            self.inside = inside
+            self.add_optimizer(torch.optim.SGD(self.model.parameters(), lr=0.1))
+
+        def build(self, x):
+            with doubled() if self.inside else contextlib.nullcontext():
+                loss = torch.tanh(self.model(x)).square().sum()
+            loss.backward()
+            return loss
+
+    torch.manual_seed(0)
+    x, model = torch.randn(3, 4), torch.nn.Linear(4, 4)
+    step = Step(model, False)
+    step(x)
+    with doubled(), pytest.raises(gflow.GraphTraceError, match=r"saved_tensors_hooks"):
+        step(x)
+    with save_on_cpu():
+        step(x)
+
+    other = copy.deepcopy(model)
+    Step(other, True)(x)
+    with doubled():
+        loss = torch.tanh(model(x)).square().sum()
+    loss.backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    torch.testing.assert_close(other.state_dict(), model.state_dict())
