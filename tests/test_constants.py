@@ -175,3 +175,12 @@ def test_ramps_of_integers_are_those_of_torch(dtype: torch.dtype) -> None:
 
     for ours, theirs in zip(nn.Graph.trace(ramps)(), ramps()):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("periodic", [True, False])
+def test_hann_windows_are_those_of_torch(periodic: bool) -> None:
+    def windows() -> list[torch.Tensor]:
+        return [torch.hann_window(n, periodic) for n in (1, 9, 16, 33)]
+
+    for ours, theirs in zip(nn.Graph.trace(windows)(), windows()):
+        assert torch.equal(ours, theirs)

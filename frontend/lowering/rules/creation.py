@@ -1,4 +1,4 @@
-"""Tensors from nothing: full, arange, linspace, eye."""
+"""Tensors from nothing: full, arange, linspace, windows, eye."""
 
 from __future__ import annotations
 
@@ -154,6 +154,19 @@ def _ramp(em: Emitter, start: Any, step: Any, count: int, dtype: str) -> Value:
     if start != 0:
         value = value + start
     return value.to(dtype)
+
+
+@lowers("aten.hann_window.default", "aten.hann_window.periodic")
+def hann_window(em: Emitter, length: int, periodic: bool = True, **options: Any) -> Value:
+    """A Hann window, to the bit.
+
+    Raises:
+        Unsupported: one that is not kept as a constant.
+    """
+    made = _made(em, lambda like: torch.hann_window(length, periodic, dtype=like))
+    if made is None:
+        raise Unsupported("a large window")
+    return made
 
 
 @lowers("aten.linspace")
