@@ -352,3 +352,27 @@ def test_squares_of_a_size_through_an_op_that_is_decomposed() -> None:
     for n in (4, 7, 12):
         x = torch.randn(1, n, 8, n)
         torch.testing.assert_close(graph(x), torch.i0(x) + 1)
+
+
+def test_text_of_a_size_is_the_numbers() -> None:
+    """Of a size that varies it is an error, so that each size has its program."""
+    found = gflow.compile(
+        lambda x: (x * 2, f"{x.shape[0]} {x.shape[1]:03} {x.shape[0] / 2}", {str(len(x)): 1})
+    )
+    for n in (3, 2, 5):
+        y, text, table = found(torch.ones(n, 3))
+        assert y.shape == (n, 3)
+        assert (text, table) == (f"{n} 003 {n / 2}", {str(n): 1})
+    marked = gflow.compile(lambda x: (x, repr(x.shape[0])), dynamic=True)
+    assert [marked(torch.ones(n, 3))[1] for n in (3, 2, 5)] == ["3", "2", "5"]
+
+
+def test_sizes_among_the_results_of_a_call_with_gradients_are_numbers() -> None:
+    found = gflow.compile(lambda x: (x * 2, x.shape, [len(x) + 1]))
+    for n in (3, 2, 5):
+        x = torch.ones(n, 3, requires_grad=True)
+        y, shape, (more,) = found(x)
+        y.sum().backward()
+        assert [type(k) for k in (*shape, more)] == [int] * 3
+        assert (*shape, more) == (n, 3, n + 1)
+        assert torch.equal(x.grad, torch.full((n, 3), 2.0))

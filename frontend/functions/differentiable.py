@@ -98,8 +98,8 @@ class Differentiable(Graph):
         self._parameters: tuple[Any, dict[int, list[torch.Tensor]]] = (None, {})
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
-        """The results, the gradients of all that requires them, and tensors in place of the gradients
-        that come in."""
+        """The results, the gradients of all that requires them, tensors in place of the gradients
+        that come in, and the results that are no tensors, which are checked as those of any `build()`."""
         takers = self._takers(
             tree_leaves((args, kwargs))
         )  # as a call has them, before it assigns any
@@ -113,15 +113,16 @@ class Differentiable(Graph):
         failures: list[Exception | None] = [None] * len(through)
         if through and takers:
             found, failures = _differentiate(through, takers, coming)
+        others = [None if isinstance(x, torch.Tensor) else x for x in leaves]
         self._seen = (
             spec,
-            [None if isinstance(x, torch.Tensor) else x for x in leaves],
+            others,
             [isinstance(x, torch.Tensor) for x in leaves],
             [x.requires_grad for x in tensors],
             [g is not None for g in found],
             failures,
         )
-        return tensors, [g for g in found if g is not None], coming
+        return tensors, [g for g in found if g is not None], coming, others
 
     def _takers(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """What takes gradients: parameters and captured tensors, then arguments."""

@@ -84,14 +84,14 @@ class TracedInputs:
         silence = here_only(lambda record: True, lambda record: False)
         log.addFilter(silence)
         try:
-            # with sizes that vary, ops that PyTorch takes apart in C++ for fixed sizes only are taken
-            # apart by its Python rules
-            taken_apart = (
-                enable_python_dispatcher()
-                if self.request.call.dynamic
-                else contextlib.nullcontext()
-            )
-            with self.recorder, self.rewrites, taken_apart:
+            with self.recorder, self.rewrites, contextlib.ExitStack() as with_sizes:
+                if self.request.call.dynamic is not None:
+                    # only here: it loads all of PyTorch's symbolic shapes
+                    from .dispatch.symbols.size_env import text_of_sizes
+
+                    # ops that PyTorch takes apart in C++ for fixed sizes only are taken apart by its Python rules
+                    with_sizes.enter_context(enable_python_dispatcher())
+                    with_sizes.enter_context(text_of_sizes())
                 torch._enable_functionalization(reapply_views=True)
                 self.recorder.active = True
                 try:

@@ -7,8 +7,10 @@ gradient is divided by a count), it is an op's result: a number computed from th
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, PythonMod
 from gflow.dialects.extents import Coefficients
 from gflow.errors import GraphTraceError
 
+from ...context.threads import here_only, replaced
 from ...data.sizes import Domain, Fixed, Narrower, Size, SizeDecides
 from ...data.values import TraceValue
 from .number_nodes import Number
@@ -31,6 +34,7 @@ from .size_expressions import Formulas, Second
 from .size_functions import function_of
 
 _TORCH = str(Path(torch.__file__).parent)
+_GFLOW = str(Path(__file__).parents[3])
 _FAKE_IMPLS = f"{_TORCH}/_subclasses/fake_impls.py"
 _ASKED = {"__bool__", "__int__", "__index__", "__float__", "__round__"}
 
@@ -304,6 +308,33 @@ def _chooses_kernel() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
+
+
+@contextlib.contextmanager
+def text_of_sizes() -> Iterator[None]:
+    """Text that the author's code, or a layer's, makes of a size (`str(n)`, an f-string) is the number's, so it is
+    an error where it differs between sizes of the range, as `int(n)` is. PyTorch's and gflow's own messages have the
+    symbol's name."""
+    with replaced(
+        *(
+            (kind, name, here_only(getattr(kind, name), partial(_text, getattr(kind, name), value)))
+            for kind, value in ((torch.SymInt, int), (torch.SymFloat, float))
+            for name in ("__repr__", "__format__")
+        )
+    ):
+        yield
+
+
+def _text(original: Callable[..., str], kind: type, number: Any, *spec: str) -> str:
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == here_only.__code__.co_filename:
+        frame = frame.f_back  # type: ignore[assignment]
+    file = frame.f_code.co_filename if frame is not None else ""
+    of_user = not file.startswith((_TORCH, _GFLOW)) or file.startswith(f"{_TORCH}/nn")
+    if not of_user or not isinstance(getattr(number.node, "shape_env", None), SizeEnv):
+        return original(number, *spec)
+    value = kind(number)
+    return format(value, *spec) if spec else repr(value)
 
 
 def _asked_by_user() -> bool:
