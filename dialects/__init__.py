@@ -12,6 +12,7 @@ limits      limits on MLIR text, checked before it is parsed
 marks       the attributes of functions, their arguments and results, that passes and code generators read
 mlir        the one import of the MLIR Python bindings
 opdef       how an op of the dialect is declared: once, as data
+records     frozen dataclasses that are made quickly
 types       tensor types as plain data, and their way to and from MLIR types
 verify      the verifier of every op: operand count, attributes, then the shape rule's result types
 ops/        the table of all ops of the dialect

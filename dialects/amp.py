@@ -6,13 +6,12 @@ not listed runs in float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .mlir import ir
 from .ops import OPS
+from .records import record
 
 
-@dataclass(frozen=True)
+@record
 class AtenAmp:
     """How a call takes part.
 

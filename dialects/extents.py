@@ -27,11 +27,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import gcd, log, sqrt
 from typing import Any
+
+from .records import record
 
 #: the stand-in that modules have, and the one that programs are checked with
 STAND_INS = (1_000_000_007, 1_000_900_009)
@@ -52,7 +54,7 @@ N = int | tuple[int, int]
 Coefficients = tuple["int | tuple[int, ...]", ...]
 
 
-@dataclass(frozen=True)
+@record
 class Symbol:
     """A size: its name, the range of its values, the prime that stands for it in shapes. second: the program's other
     size, if it has one. forms: of a second size, what its multiples are in the program, (b, a) for a m + b."""
@@ -175,7 +177,7 @@ def leaves(coefficients: Sequence[int | Sequence[int]]) -> list[int]:
     return [x for c in coefficients for x in (c if isinstance(c, (tuple, list)) else (c,))]
 
 
-@dataclass(frozen=True)
+@record
 class Extent:
     """A number of a program that depends on its size: a polynomial, constant first.
 
@@ -197,7 +199,7 @@ class Extent:
         return text if self.limit is None else f"clamp({text} - {self.first}, 0, {self.limit})"
 
 
-@dataclass(frozen=True)
+@record
 class Piece:
     """How many of `whole` (an integer of the IR, that varies) there are from `first` on, at most `limit`:
     code that works piece by piece has pieces for the greatest size, the last of which may be empty."""

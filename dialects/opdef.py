@@ -9,11 +9,12 @@ generators.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 from .distribution.sharding import ShardingRule
+from .records import record
 from .types import TensorType
 
 
@@ -35,7 +36,7 @@ AMP_CLASSES = ("allow", "deny", "promote", "clear")
 MIXED_GROUPS = 8
 
 
-@dataclass(frozen=True)
+@record
 class Attr:
     """An attribute: its kind (how it is read and written) and its meaning.
 
@@ -49,7 +50,7 @@ class Attr:
     choices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class OpDef:
     """One op.
 

@@ -24,6 +24,7 @@ _OWN = {
     "XRTModule": "functions.xrt",
     "compile": "functions.compiled",
     "dynamic_dim": "call.dynamic.dynamic_dim",
+    "from_onnx": "functions.onnx_models",
     "from_stablehlo": "functions.imported",
     "load": "saved.saving",
     "save": "saved.saving",

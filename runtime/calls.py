@@ -11,10 +11,11 @@ import ast
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from gflow.dialects.records import record
 
 _KINDS = {kind.name: kind for kind in inspect._ParameterKind}
 
@@ -26,7 +27,7 @@ LIVE: dict[str, type] = {"number": float, "integer": int}
 _INTEGERS = range(-(1 << 63), 1 << 63)
 
 
-@dataclass(frozen=True)
+@record
 class LiveNumber:
     """A number among the arguments that is an input of programs, not a constant. tag: its kind. name: its name."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from gflow.dialects.extents import N
 from gflow.dialects.program import Place, Program, Space, Step
+from gflow.dialects.records import record
 
 from .steps.host_step import HostStep
 
@@ -26,7 +26,7 @@ class DeviceError(RuntimeError):
     """A device is missing, is not the one that code was compiled for, or has failed."""
 
 
-@dataclass(frozen=True)
+@record
 class Span:
     """Memory that steps may access: `size` bytes from address `begin`. It is the arena, or the argument, result or
     constant `index`."""

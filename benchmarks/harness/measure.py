@@ -49,10 +49,11 @@ def ask(
     module: str = "benchmarks.child",
 ) -> dict[str, Any]:
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     try:
         done = subprocess.run(
             [sys.executable, "-m", module, json.dumps(request)],
-            env={**os.environ, **environment, "PYTHONPATH": path},
+            env={**inherited, **environment, "PYTHONPATH": path},
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -110,6 +111,8 @@ def measure(item: str, plan: Plan) -> dict[str, Any]:
     with empty_caches() as environment:
         for peer in plan.peers:
             found = row["peers"][peer]
+            if plan.first_call:
+                attempt("libraries", [peer], environment)
             if plan.first_call and peer != "eager":
                 for state in ("cold", "warm"):
                     answer = attempt("first_call", [peer], environment)

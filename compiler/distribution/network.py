@@ -9,13 +9,14 @@ once, so that the members of a group within a node share the cards that they hav
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, log2, prod
+
+from gflow.dialects.records import record
 
 from ..targets.links import Network, Protocol
 
 
-@dataclass(frozen=True)
+@record
 class Group:
     """The ranks that take part in a collective: `size` of them, `local` within each node."""
 

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from gflow.dialects.records import record
 
 #: names of `schedule`
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 
-@dataclass(frozen=True)
+@record
 class Action:
     """What a rank runs at a time.
 

@@ -13,11 +13,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gflow.dialects.records import record
+
 #: kinds of events
 COMPUTE, START, WAIT = "compute", "start", "wait"
 
 
-@dataclass(frozen=True)
+@record
 class Event:
     """What a class of ranks does next.
 
@@ -44,7 +46,7 @@ class Deadlock(ValueError):
     """Classes wait for collectives that others never start, or start in another order."""
 
 
-@dataclass(frozen=True)
+@record
 class Span:
     """What a class did between two times, in seconds. stream: "compute", or the links that a collective used;
     "wait" where computation stood still for a collective."""
@@ -61,7 +63,7 @@ class Span:
         return self.end - self.begin
 
 
-@dataclass(frozen=True)
+@record
 class Timeline:
     """The spans of a step by class, in the order in which they begin.
 

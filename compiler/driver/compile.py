@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gflow.dialects.dialect import make_context
 from gflow.dialects.extents import Symbol, guesses, size_of_program
@@ -15,23 +15,23 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import VerifyError
 from gflow.dialects.program import Program, Race
 from gflow.dialects.program.form import seal
+from gflow.dialects.records import record
 
 from ..ir.diagnostics import Diagnostic, at_operation
 from ..ir.dynamic_sizes import SizeError, join, symbol_of
 from ..ir.errors import CompileError
 from ..ir.frozen import GIVEN, PROLOGUE
 from ..ir.modules import entry_function, functions, split_functions
-from ..memory.plan_check import problems
 from ..targets import parse_target
 from ..targets.host import host_blas
 from ..targets.processors import host_level
-from .attention_races import race_attentions
-from .inputs import parse
 from .internal import blamed, debugging, internal_error
 from .pass_manager import CODE_GENERATION, PipelineError, kept, run_pipeline
 from .pipelines import PipelineOptions, build_pipeline
-from .races import Racing, race_products
 from .reproducer import Writer, writer_for
+
+if TYPE_CHECKING:
+    from .races import Racing
 
 #: the last passes of every compilation
 _SELECTS = "gflow-select-kernels"
@@ -113,7 +113,7 @@ def compile_module(
     return compile_programs(module, options, twin).main
 
 
-@dataclass(frozen=True)
+@record
 class Programs:
     """The programs of a module: its program, and the prologue of frozen arguments, if there is one.
 
@@ -175,6 +175,10 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
         if when == "before":
             tell("passes", name)
         elif when == "after" and name == _SELECTS and racing is not None and resolved.isa:
+            # start-up: a program of the cache is not compiled, and needs no choices of kernels
+            from .attention_races import race_attentions
+            from .races import race_products
+
             tell("passes", "races of kernels")
             start = time.perf_counter()
             for function in functions(module):
@@ -269,6 +273,10 @@ def generate_planned(text: str, target: str, threads: int, twin: str = "") -> Pr
 
 
 def _generate_planned(text: str, target: str, threads: int) -> tuple[Program, Symbol | None]:
+    # start-up: most programs are made of traces
+    from ..memory.plan_check import problems
+    from .inputs import parse
+
     try:
         parse_target(target)
     except ValueError as error:

@@ -11,9 +11,11 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from typing import Any
+
+from gflow.dialects.records import record
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+")
 _MAX_DEPTH = 64
@@ -34,7 +36,7 @@ class PipelineSyntaxError(ValueError):
         return f"{self.message}\n{self.text}\n{' ' * self.position}^"
 
 
-@dataclass(frozen=True)
+@record
 class PassItem:
     """A pass in a pipeline: its name, the text between its braces, and where it stands."""
 
@@ -46,7 +48,7 @@ class PassItem:
         return f"{self.name}{{{self.options}}}" if self.options else self.name
 
 
-@dataclass(frozen=True)
+@record
 class Nest:
     """Passes anchored at the operations called `anchor`."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gflow.dialects.records import record
 
 from ..targets import KINDS, Target, parse_target
 from ..targets.processors import host_level
 
 
-@dataclass(frozen=True)
+@record
 class PipelineOptions:
     """Switches of the pipelines. Every field acts through passes and their options.
 

@@ -18,6 +18,7 @@ from functools import cache, partial
 from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func
 from gflow.dialects.program import Program, Race
+from gflow.dialects.records import record
 
 from ..kernel.contest import Contest
 from ..kernel.selection.choice import choice_of
@@ -53,7 +54,7 @@ def _nothing(races: Sequence[tuple[str, Ways]]) -> None:
     pass
 
 
-@dataclass(frozen=True)
+@record
 class Racing:
     """How kernels are measured.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gflow.compiler.ir.errors import CompileError
@@ -15,6 +15,7 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import conv_dims
 from gflow.dialects.ops.distribution import COLLECTIVE, SHARD, START, WAIT
 from gflow.dialects.ops.structure import ENGINE, ENGINE_YIELD
+from gflow.dialects.records import record
 from gflow.dialects.types import COMPLEX, TensorType, type_of
 
 from .decompositions import DECOMPOSITIONS, calls, functions
@@ -37,7 +38,7 @@ def refuse(what: str, problems: Sequence[str]) -> None:
         raise EngineError(f"{what}:\n  {listed}{more}")
 
 
-@dataclass(frozen=True)
+@record
 class Call:
     """An op as plain data. results: their types."""
 
@@ -67,7 +68,7 @@ def call_of(op: ir.Operation) -> Call:
     )
 
 
-@dataclass(frozen=True)
+@record
 class Row:
     """How a form writes an op.
 
@@ -105,7 +106,7 @@ ON_RANKS = {
 INLINE = ("fused", "yield", ENGINE, ENGINE_YIELD)
 
 
-@dataclass(frozen=True)
+@record
 class Form:
     """A form: its name, and a row for each op that it has.
 

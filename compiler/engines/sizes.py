@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gflow.dialects.extents import Symbol, current, leaves, varies
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 
-@dataclass(frozen=True)
+@record
 class Found:
     """Where a size is read: dimension `dim` of an argument is slope * n + rest."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
 from gflow.dialects import builder
@@ -21,13 +20,14 @@ from gflow.dialects.ops.compute import kernel_dims
 from gflow.dialects.ops.distribution import WAIT
 from gflow.dialects.ops.packed import packed_k
 from gflow.dialects.ops.structure import BARRIER, ENGINE_YIELD
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 from ..targets import Device
 from .views import VIEW_OPS
 
 
-@dataclass(frozen=True)
+@record
 class Cost:
     """bytes: loaded and stored. flops: floating-point (and integer) operations. contraction: these
     are multiply-adds of a contraction, of element type `dtype`."""

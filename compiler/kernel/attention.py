@@ -7,7 +7,7 @@ a task      rows of one head of one batch, which one thread computes, block afte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gflow.dialects.records import record
 
 from .blocks import HEAD, ITEM, LANES, PADDED
 
@@ -18,7 +18,7 @@ FEW = ((1, 64), (2, 64), (4, 64), (LANES, 8), (LANES, 4))
 _WIDE = {1: 8, 2: 8, 4: 6, 8: 3}
 
 
-@dataclass(frozen=True)
+@record
 class AttentionBlocks:
     """The numbers of a blocked attention.
 

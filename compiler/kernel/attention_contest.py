@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 #: products of one run of a race: some milliseconds
@@ -12,7 +13,7 @@ _MOST = 1 << 27
 _LEAST = 1 << 21
 
 
-@dataclass(frozen=True)
+@record
 class AttentionContest:
     """An attention of float32 that our own kernel and PyTorch's can make.
 

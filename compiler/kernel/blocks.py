@@ -7,10 +7,9 @@ share    the part of C that a thread computes before it asks for more: the rows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import at_most
+from gflow.dialects.records import record
 
 #: bytes of a float32; elements of a vector; packed panels are padded to a multiple of `PADDED` elements along K
 ITEM, LANES, PADDED = 4, ANY.lanes, 2 * ANY.lanes
@@ -19,7 +18,7 @@ ITEM, LANES, PADDED = 4, ANY.lanes, 2 * ANY.lanes
 HEAD = 64
 
 
-@dataclass(frozen=True)
+@record
 class Blocks:
     """The blocking of a product; sizes are in elements.
 
@@ -64,7 +63,7 @@ class Blocks:
         return HEAD + self.b_bytes + threads * self.a_bytes
 
 
-@dataclass(frozen=True)
+@record
 class Strips:
     """The blocking of a product whose B was packed beforehand in strips of columns (`gflow-pack-weights`).
 
@@ -87,7 +86,7 @@ class Strips:
         return _whole(ITEM * channels), _whole(8 * self.rows * taps)
 
 
-@dataclass(frozen=True)
+@record
 class Problem:
     """A product, or a batch of such: rows and columns of each result, and K, the size of the reduction dimension.
 

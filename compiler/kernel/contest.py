@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from gflow.dialects.records import record
 
 from .blocks import Problem
 
@@ -12,7 +14,7 @@ _MOST = 1 << 27
 _LEAST = 1 << 24
 
 
-@dataclass(frozen=True)
+@record
 class Contest:
     """A float32 product that gflow's own kernel and the BLAS can both compute.
 

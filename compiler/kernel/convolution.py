@@ -11,13 +11,14 @@ a position outside of the input is zero. A transposed convolution is the gradien
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from gflow.dialects.attributes import read
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import conv_dims
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 #: which of a convolution's operands and result are input, weight and output
@@ -28,7 +29,7 @@ ROLES = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Geometry:
     """Sizes of a convolution, and how its windows move.
 

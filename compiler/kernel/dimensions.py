@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
+
+from gflow.dialects.records import record
 
 
 def neighbours(
@@ -39,7 +40,7 @@ def merged(
     return [prod(sizes[d] for d in g) for g in groups], [[w[g[-1]] for g in groups] for w in walks]
 
 
-@dataclass(frozen=True)
+@record
 class Walk:
     """Slices of two tensors along a dimension: the sizes of the other dimensions, merged, and both tensors' strides
     along them. The last one is a run of neighbouring elements, if only of one."""

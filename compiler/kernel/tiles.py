@@ -7,20 +7,21 @@ first make up the rows and the last the columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gflow.compiler.targets.processors import ANY
 from gflow.dialects.attributes import read
 from gflow.dialects.extents import divisor, varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, is_row_major, type_of
 
 from ..ir.ssa import Op
 from .description import Access, Kernel, annotate
 
 
-@dataclass(frozen=True)
+@record
 class Tiled:
     """A kernel whose first `rows` dimensions make up the rows of a product, and the others the columns."""
 

@@ -7,18 +7,18 @@ A pass is one file in a folder of `compiler/passes/`, with a docstring that show
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from gflow.dialects.mlir import func
+from gflow.dialects.records import record
 
 from ..ir.errors import PassError
 from ..memory.analyses import run_forgetting
 from ..targets import Target, parse_target
 
 
-@dataclass(frozen=True)
+@record
 class NoOptions:
     """The options of a pass without options."""
 
@@ -42,7 +42,7 @@ class Kept(Enum):
     BODY = "body"
 
 
-@dataclass(frozen=True)
+@record
 class Pass:
     """One pass.
 

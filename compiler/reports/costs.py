@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 
 from ..driver.pipeline_text import nearest
 from ..ir import cost as costs
@@ -25,7 +26,7 @@ from .visual.page import byte_text
 _HEAVIEST = 12
 
 
-@dataclass(frozen=True)
+@record
 class OpCost:
     """The cost of one op. index: its position in its function."""
 
@@ -71,7 +72,7 @@ class Measure:
         return sum(o.seconds for o in self.ops)
 
 
-@dataclass(frozen=True)
+@record
 class Report:
     """A program before and after the passes, on a device. `str()` gives the text for people."""
 

@@ -20,12 +20,13 @@ once, writes each result once, and computes the matrix products.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import LaunchStep, Step
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 from ..emit.triton.build import build_with
@@ -64,7 +65,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
     """The cost of one op of the program.
 
@@ -91,7 +92,7 @@ class Launch:
         return self.read + self.written
 
 
-@dataclass(frozen=True)
+@record
 class LaunchReport:
     """The launches of a program on a device. `str()` gives the text for people.
 

@@ -22,6 +22,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gflow.dialects.records import record
+
 #: visits of a loop's body: later iterations start with the groups that earlier ones left
 _ITERATIONS = 3
 
@@ -49,7 +51,7 @@ _KINDS = tuple(
 _READS = ("product", "read")
 
 
-@dataclass(frozen=True)
+@record
 class _Line:
     """The effect of a PTX line. number: its line number. count: groups that may still be in flight after it."""
 

@@ -7,11 +7,11 @@ model. The table lists both. The part of a collective that runs while the rank c
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from math import prod
 
 from gflow.dialects.distribution.mesh import Mesh, mesh_of
 from gflow.dialects.mlir import func
+from gflow.dialects.records import record
 
 from ..distribution.program_events import BETWEEN_NODES, NODE, program_events
 from ..distribution.simulator import START, Event, Timeline, simulate
@@ -23,7 +23,7 @@ from .visual.page import byte_text
 RANKS = "each rank"
 
 
-@dataclass(frozen=True)
+@record
 class StepOnRanks:
     """A simulated step. `str()` gives the text for people.
 

@@ -29,7 +29,8 @@ The processor's figures are of two AVX-512 cores, measured by a copy and a produ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from gflow.dialects.records import record
 
 #: `TensorMap` descriptors and bulk copies into shared memory
 TMA = "tma"
@@ -54,7 +55,7 @@ _CONSUMER = _AMPERE | {TMA}
 _CDNA3 = frozenset({MMA_BF16, MMA_TF32})
 
 
-@dataclass(frozen=True)
+@record
 class Device:
     """One device.
 

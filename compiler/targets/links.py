@@ -13,10 +13,12 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from gflow.dialects.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Protocol:
     """How a ring sends.
 
@@ -35,7 +37,7 @@ class Protocol:
     inter: float = float("inf")
 
 
-@dataclass(frozen=True)
+@record
 class Network:
     """How devices are joined.
 

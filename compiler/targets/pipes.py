@@ -25,12 +25,14 @@ that a device sustains where that table has measured rates.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from gflow.dialects.records import record
 
 from .devices import Device
 
 
-@dataclass(frozen=True)
+@record
 class Pipes:
     """A multiprocessor: `quarters` parts that issue one instruction of a warp a cycle each, and what they share.
 

@@ -27,12 +27,11 @@ A processor is known by the level of its instruction sets (System V ABI), which 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gflow.dialects.program import processor
+from gflow.dialects.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Processor:
     """Facts about the processors of a level.
 
@@ -68,7 +67,7 @@ class Processor:
     library: float
 
 
-@dataclass(frozen=True)
+@record
 class Common:
     """Facts that stand for processors of all levels.
 
@@ -113,7 +112,7 @@ class Common:
 ANY = Common()
 
 
-@dataclass(frozen=True)
+@record
 class Measured:
     """What comparisons of gflow's kernels with PyTorch's libraries found on a processor (`compiler/driver/races.py`).
     They are not repeated there.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gflow.dialects.records import record
 
 from .devices import DEVICES, Device
 
@@ -18,7 +18,7 @@ DEFAULT_ARCHS: dict[str, int | str] = {"cpu": 0, "cuda": 80, "hip": "gfx942"}
 _CALLED = {"cuda": "a compute capability without its dot", "hip": "an architecture of AMD's"}
 
 
-@dataclass(frozen=True)
+@record
 class Target:
     """kind: one of `KINDS`. arch: as a device of the table has it: 90 of CUDA for compute capability 9.0, "gfx942"."""
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 from gflow.dialects.types import try_tensor_type
 
 
-@dataclass(frozen=True)
+@record
 class Reduction:
     """A reduction. count: the number of removable parts. apply: remove the parts with these numbers, in place."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -21,6 +20,7 @@ from ..marks import modules_and_functions
 from ..mlir import ir
 from ..opdef import Attr, VerifyError
 from ..ops.distribution import ORDERED, REDUCTIONS, SHARD, START, WAIT
+from ..records import record
 
 MESH, SHARDING = "gflow.mesh", "gflow.sharding"
 
@@ -34,7 +34,7 @@ PARTS = "gflow.parts"
 _PLACEMENT = re.compile(r"B|S\(\d{1,3}\)|P\((\w+)\)")
 
 
-@dataclass(frozen=True)
+@record
 class Mesh:
     """axes: names. sizes: ranks along each; ranks are numbered row-major."""
 

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import Any
 
+from ..records import record
 from ..types import TensorType
 
 #: the factors of a dimension, the major one first; none: the dimension stays whole
@@ -32,7 +33,7 @@ Dims = tuple[Dim, ...]
 REDUCTIONS = ("sum", "max", "min", "avg")
 
 
-@dataclass(frozen=True)
+@record
 class Factors:
     """The rule of one op, for its shapes and attributes.
 
@@ -65,7 +66,7 @@ class Factors:
 FactorsOf = Callable[[Sequence[TensorType], Sequence[TensorType], dict[str, Any]], Factors | None]
 
 
-@dataclass(frozen=True)
+@record
 class ShardingRule:
     """How an op is declared to shard: a text, or a function where that depends on attributes or shapes.
 

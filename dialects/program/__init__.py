@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from ..extents import Extent, N, Piece
+from ..records import record
 from ..types import TensorType
 
 #: upstream passes that take kernels from `scf`/`arith`/`vector`/`math` to the LLVM dialect
@@ -42,7 +43,7 @@ class KernelAddress(NamedTuple):
     kernel: str
 
 
-@dataclass(frozen=True)
+@record
 class TensorRef:
     """A tensor in memory; strides in elements. In programs with a size, numbers of its place, shape and
     strides may be `Extent`s."""
@@ -52,7 +53,7 @@ class TensorRef:
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class KernelStep:
     """Run a kernel function on a list of 64-bit words: numbers as they are, places and kernels as addresses.
 
@@ -72,7 +73,7 @@ class KernelStep:
     from_size: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class KernelGroup:
     """Kernels that run side by side, as one launch; none reads what another one writes."""
 
@@ -80,7 +81,7 @@ class KernelGroup:
     label: str
 
 
-@dataclass(frozen=True)
+@record
 class AtenStep:
     """Call an ATen overload; its results are copied into `outputs` (None: not used)."""
 
@@ -91,7 +92,7 @@ class AtenStep:
     label: str
 
 
-@dataclass(frozen=True)
+@record
 class EngineStep:
     """Have another engine run a part of the program. All inputs are read before the first output is written.
 
@@ -109,7 +110,7 @@ class EngineStep:
     frozen: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Ranks:
     """Who takes part in a collective: the ranks along mesh axes (`Program.mesh`), or a process group by its name.
 
@@ -121,7 +122,7 @@ class Ranks:
     count: int
 
 
-@dataclass(frozen=True)
+@record
 class CollectiveStep:
     """Begin a collective; the `WaitStep` of its number comes later, and nothing touches `input` or `output` meanwhile.
 
@@ -142,7 +143,7 @@ class CollectiveStep:
     takes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class WaitStep:
     """Wait for the collective of this number."""
 
@@ -150,7 +151,7 @@ class WaitStep:
     label: str
 
 
-@dataclass(frozen=True)
+@record
 class ShardStep:
     """Copy this rank's piece of a tensor: of its elements, filled up with zeros to a multiple of the ranks."""
 
@@ -160,7 +161,7 @@ class ShardStep:
     label: str
 
 
-@dataclass(frozen=True)
+@record
 class TritonConfig:
     """One way to run a Triton kernel: values of its `tl.constexpr` parameters that may be chosen
     (block sizes), warps in a block, and stages of a software pipeline."""
@@ -174,7 +175,7 @@ class TritonConfig:
         return ", ".join([*parts, f"{self.num_warps} warps", f"{self.num_stages} stages"])
 
 
-@dataclass(frozen=True)
+@record
 class TritonKernel:
     """A Triton kernel as text, and how it may be run.
 
@@ -196,7 +197,7 @@ class TritonKernel:
     grid: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class LaunchStep:
     """Launch a Triton kernel.
 
@@ -213,7 +214,7 @@ class LaunchStep:
     reach: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class DeviceCode:
     """A Triton kernel compiled with one config for one architecture.
 
@@ -234,7 +235,7 @@ class DeviceCode:
     scalar_spills: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Race:
     """What was measured for a step before it was chosen how to run it.
 
@@ -249,7 +250,7 @@ class Race:
     seconds: dict[str, float]
 
 
-@dataclass(frozen=True)
+@record
 class Check:
     """An error that a step may report, by the number of this in `Program.checks`.
 
@@ -267,7 +268,7 @@ Member = KernelStep | AtenStep | EngineStep | LaunchStep | CollectiveStep | Wait
 Step = Member | KernelGroup
 
 
-@dataclass(frozen=True)
+@record
 class Argument:
     """A function argument: its role in the graph, dotted name, type and strides. pieces: the ranks that have a piece
     of it each, where this is one. part: callers give it as their piece; else as the whole tensor, to be divided."""
@@ -280,7 +281,7 @@ class Argument:
     part: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Result:
     """A function result: a fresh tensor, or the new value of the storage of argument `alias`."""
 
@@ -289,7 +290,7 @@ class Result:
     alias: int | None
 
 
-@dataclass(frozen=True)
+@record
 class Size:
     """A number that each call brings along, in argument number `argument` (int64): numbers of the program
     depend on it. second: another one, which varies on its own."""

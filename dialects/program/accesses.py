@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..records import record
 from . import Place, TensorRef
 
 
-@dataclass(frozen=True)
+@record
 class Access:
     """A value of the IR, by its number, and where a step touches it."""
 
@@ -15,7 +14,7 @@ class Access:
     ref: TensorRef
 
 
-@dataclass(frozen=True)
+@record
 class Unit:
     """Steps `begin` to `end` (left out), which together run some ops.
 
@@ -31,7 +30,7 @@ class Unit:
     in_place: frozenset[tuple[int, int]] = frozenset()
 
 
-@dataclass(frozen=True)
+@record
 class Accesses:
     """arguments, constants: the values that are there at the beginning. returned: those that the caller
     gets, and where."""

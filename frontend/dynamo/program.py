@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
 
 from gflow.dialects.extents import N
+from gflow.dialects.records import record
 from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
 from gflow.execution.executor import Compiled
@@ -34,7 +34,7 @@ def _items(numbers: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
     return lambda items: tuple(items[n] for n in numbers)
 
 
-@dataclass(frozen=True)
+@record
 class _Call:
     """What calls of one size have in common.
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
 
+from gflow.dialects.records import record
 from gflow.tracing.data.sizes import Fixed
 from gflow.tracing.data.values import TraceValue
 from gflow.tracing.dispatch.symbols.exact_numbers import INTEGERS
@@ -44,7 +44,7 @@ class Beyond(Exception):
     """A number of a call is none that programs take."""
 
 
-@dataclass(frozen=True)
+@record
 class Counted:
     """A number that follows from integers among a graph's arguments."""
 

@@ -12,12 +12,12 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import torch
 
+from gflow.dialects.records import record
 from gflow.tracing.program.shared import overlap, span
 
 from .sizes import hint_of
@@ -28,7 +28,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _Argument = tuple[int, str, torch.Tensor]
 
 
-@dataclass(frozen=True)
+@record
 class _Place:
     """Where a tensor without memory lies in its storage: what `overlap` asks of a tensor."""
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gflow.compiler.ir.errors import CompileError
 from gflow.dialects.extents import N, formula
+from gflow.dialects.records import record
 from gflow.lowering.dtypes import LoweringError, Unsupported
 from gflow.tracing.data.sizes import Domain, Fixed, Narrower, at_size, with_forms
 from gflow.tracing.data.trace import Trace
@@ -49,7 +50,7 @@ _SEEN = 1 << 12
 _LENGTH = 5
 
 
-@dataclass(frozen=True)
+@record
 class Place:
     """Where a call has a symbol's value: argument `index`, or its dimension `dim`."""
 
@@ -341,7 +342,7 @@ class SizedProgram:
         return made.run
 
 
-@dataclass(frozen=True)
+@record
 class _Sized:
     """A program and the sizes that it is for. others: of symbols that it does not follow, by what they are, b + a n.
     second: the other size that it follows."""

@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gflow.dialects.extents import STAND_INS, N, Symbol
+from gflow.dialects.records import record
 from gflow.tracing.data.sizes import Fixed
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
@@ -68,14 +69,14 @@ class FxTrace:
     numbers: dict[int, Counted] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record
 class Taken:
     """An output that is placeholder number `index` itself."""
 
     index: int
 
 
-@dataclass(frozen=True)
+@record
 class Given:
     """An output that is result number `index` of the trace, its dimensions permuted if `order`."""
 
@@ -83,7 +84,7 @@ class Given:
     order: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Lying:
     """An output that lies in the memory of result number `index` of the trace."""
 
@@ -93,7 +94,7 @@ class Lying:
     offset: int
 
 
-@dataclass(frozen=True)
+@record
 class Viewed:
     """An output that is a view of placeholder number `index`. AOTAutograd makes a user's view of an argument again by
     the strides and the offset that it finds here. offset: from where the placeholder begins."""
@@ -104,7 +105,7 @@ class Viewed:
     offset: int
 
 
-@dataclass(frozen=True)
+@record
 class Computed:
     """An output that is a number computed from the size of a call."""
 

@@ -7,7 +7,7 @@ import io
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from gflow.dialects.distribution.mesh import MESH
 from gflow.dialects.program import Program
+from gflow.dialects.records import record
 from gflow.errors import GraphInputError, GraphTraceError
 from gflow.runtime.composed.frozen import Frozen, constants_of
 from gflow.runtime.distributed import groups
@@ -38,7 +39,7 @@ _log = logging.getLogger("gflow")
 Runner = Callable[[list[torch.Tensor]], Any]
 
 
-@dataclass(frozen=True)
+@record
 class Compiled:
     """`run` takes the arguments of the traced function in order, then, if `takes_rng`, an
     int64 tensor (seed, offset). `ir` is the module as it runs, `timings` seconds by phase,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from gflow.dialects.records import record
 from gflow.errors import GraphError, GraphInputError
 from gflow.lowering.dtypes import TO_TORCH
 from gflow.tracing.context.location import here
@@ -16,7 +16,7 @@ from .compiled import compile
 from .torch_ops import OPERATIONS
 
 
-@dataclass(frozen=True)
+@record
 class _Step:
     """run: gets the tensors numbered `operands`; its results get the numbers from `first` on."""
 

@@ -14,13 +14,14 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from gflow.call.plans.plan import Plan
+from gflow.dialects.records import record
 from gflow.errors import EagerMismatch, GraphError
 from gflow.execution.executor import compile_trace
 from gflow.tracing.data.bound_call import BoundCall
@@ -41,7 +42,7 @@ _AMP = {"f16": torch.float16, "bf16": torch.bfloat16}
 _TRIALS = 6
 
 
-@dataclass(frozen=True)
+@record
 class EagerCheck:
     """Every how many steps, and whether a difference raises or warns."""
 
@@ -53,7 +54,7 @@ class EagerCheck:
         return steps % self.every == 0
 
 
-@dataclass(frozen=True)
+@record
 class Difference:
     """What is not as eager has it. value: that of the trace which it is."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gflow.compiler.driver.pass_manager import Pipeline
 from gflow.compiler.driver.stages import run_to, stages_of
@@ -14,11 +13,12 @@ from gflow.compiler.reports.visual.page import byte_text
 from gflow.dialects.marks import STAYS
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import ENGINE
+from gflow.dialects.records import record
 
 _SHOWN = 20
 
 
-@dataclass(frozen=True)
+@record
 class EngineRegion:
     """A part of the program that an engine runs: its ops, and the bytes that it reads and writes, at the largest size
     where sizes vary. XLA gives results in memory of its own, so what it writes is copied once."""
@@ -29,7 +29,7 @@ class EngineRegion:
     written: int
 
 
-@dataclass(frozen=True)
+@record
 class Stayed:
     """Ops of one kind that stayed: how many, why, and where they stand in the author's program."""
 

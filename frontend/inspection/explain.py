@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from gflow.compiler.targets import parse_target
 from gflow.dialects.extents import size_of_program
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import AtenStep, Race
+from gflow.dialects.records import record
 from gflow.lowering import lower
 from gflow.lowering.global_view import propagated
 
@@ -37,7 +38,7 @@ from .stage import planned
 _SHOWN = 20
 
 
-@dataclass(frozen=True)
+@record
 class Fusion:
     """A kernel that computes several ops: their names, and where they stand in the program."""
 
@@ -46,7 +47,7 @@ class Fusion:
     kind: str
 
 
-@dataclass(frozen=True)
+@record
 class Fallback:
     """Calls of an ATen overload: how many, why, and where they come from."""
 
@@ -56,7 +57,7 @@ class Fallback:
     sources: tuple[Source, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Recomputation:
     """An op that runs again in the backward: how often, why, and where it stands."""
 
@@ -66,7 +67,7 @@ class Recomputation:
     source: Source
 
 
-@dataclass(frozen=True)
+@record
 class Resharding:
     """An op that runs on values which ranks exchange first, or on whole ones: why, and where it stands."""
 
@@ -75,7 +76,7 @@ class Resharding:
     source: Source
 
 
-@dataclass(frozen=True)
+@record
 class Explanation:
     """What became of a graph. `str()` is a text for people.
 

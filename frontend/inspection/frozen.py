@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from gflow.call.plans.plan import Plan
 from gflow.compiler.ir.frozen import GIVEN
@@ -15,6 +14,7 @@ from gflow.compiler.reports.visual.page import byte_text
 from gflow.dialects.attributes import read
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
+from gflow.dialects.records import record
 from gflow.execution.frozen import unfrozen, written
 from gflow.runtime.composed.frozen import Frozen
 
@@ -24,7 +24,7 @@ _SHOWN = 12
 _MOST = 20
 
 
-@dataclass(frozen=True)
+@record
 class QuantizedWeight:
     """A weight in fewer bits: its name (or those of what it was made of), the relative error ‖w - w'‖ / ‖w‖, and the
     bytes that a call reads less."""
@@ -35,7 +35,7 @@ class QuantizedWeight:
     saved: int
 
 
-@dataclass(frozen=True)
+@record
 class FrozenWeights:
     """Of a frozen graph (`config.freeze()`).
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gflow.call.plans.plan import Plan
 from gflow.compiler.ir.attribution import members, ops_of_steps, sources_of
 from gflow.compiler.ir.locations import Source
 from gflow.compiler.memory.planned import label
 from gflow.dialects.program import KernelAddress, KernelStep, LaunchStep, Program
+from gflow.dialects.records import record
 from gflow.execution.executor import programs_for
 
 from .stage import planned_program
 
 
-@dataclass(frozen=True)
+@record
 class KernelInfo:
     """A generated function.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from gflow.call.plans.plan import Plan
@@ -10,6 +10,7 @@ from gflow.compiler.ir.tables import ratio, table
 from gflow.compiler.memory.planned import PlannedValue, PlanReading, read_plan
 from gflow.compiler.reports.visual.memory import memory_page
 from gflow.compiler.reports.visual.page import byte_text
+from gflow.dialects.records import record
 from gflow.runtime.sizes import fixed_type
 
 from .notebook import memory_html
@@ -25,7 +26,7 @@ _ROLES = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class MemorySummary:
     """Bytes of a compiled graph. `str()` is a table for people.
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +21,7 @@ from gflow.compiler.ir.locations import Source
 from gflow.compiler.ir.tables import ratio, table, time_text
 from gflow.compiler.memory.planned import label
 from gflow.dialects.program import AtenStep, CollectiveStep, KernelStep, LaunchStep, Member
+from gflow.dialects.records import record
 from gflow.errors import GraphError
 from gflow.runtime.executable import HostSpan
 
@@ -34,7 +35,7 @@ _UNKNOWN = Source("", "", "", 0)
 _DEPTH = 3
 
 
-@dataclass(frozen=True)
+@record
 class StepTime:
     """One step of the program. kernel: its function, or ATen overload. op: what it computes.
 
@@ -48,7 +49,7 @@ class StepTime:
     shares: tuple[tuple[Source, float], ...]
 
 
-@dataclass(frozen=True)
+@record
 class Profile:
     """Times of one compiled graph. `str()` is a table for people.
 
@@ -233,7 +234,7 @@ def _lengths(spans: Sequence[HostSpan]) -> dict[str, float]:
     return _summed((name, b - a) for name, a, b in spans)
 
 
-@dataclass(frozen=True)
+@record
 class _Run:
     """A clocked run of a plan: when its steps began and ended, and the parts of the host's time."""
 

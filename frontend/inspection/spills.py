@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gflow.compiler.ir.tables import table
 from gflow.dialects.program import LaunchStep, Program
+from gflow.dialects.records import record
 
 _SHOWN = 20
 
 
-@dataclass(frozen=True)
+@record
 class Spill:
     """A kernel that runs with another configuration than the model's first choice, which spills, or that spills.
 

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gflow.dialects.records import record
 from gflow.tracing.data.values import TraceValue
 
 from .dtypes import TO_TORCH
@@ -35,7 +36,7 @@ _KEEP = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class _Ref:
     """A tensor of a recording, by number."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from gflow.dialects.dialect import make_context
@@ -12,6 +11,7 @@ from gflow.dialects.distribution.mesh import COPIES, MESH, PARTS, Mesh
 from gflow.dialects.extents import Symbol, size_of_program
 from gflow.dialects.mlir import func as func_dialect
 from gflow.dialects.mlir import ir
+from gflow.dialects.records import record
 from gflow.dialects.types import row_major_strides
 from gflow.tracing.data.sizes import standing
 from gflow.tracing.data.trace import Trace
@@ -250,7 +250,7 @@ def _same_layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return all(s == d or size == 1 for s, d, size in zip(strides, dense, shape))
 
 
-@dataclass(frozen=True)
+@record
 class Escaped:
     """A call that runs through PyTorch: its overload and where it comes from."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from gflow.dialects.records import record
 from gflow.tracing.context.watch import Infos, TensorInfo, Watcher, tensor_info
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import OutputRef, TraceOp, TraceValue
@@ -116,7 +117,7 @@ def graph_text(
     return "\n".join(_nested(graph_head(name, kind), lines))
 
 
-@dataclass(frozen=True)
+@record
 class _Listed:
     """Names of modules by id, and by name their calls and ops."""
 

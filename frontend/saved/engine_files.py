@@ -85,6 +85,8 @@ def _onnx(function: func.FuncOp, plan: Plan, path: Path) -> None:
         name: tensor.numpy() for name, tensor in tensors_of(plan).items() if name not in updated
     }
     model = write_function(function, checks=True, values=values).model
+    fixed = [e.name for e in trace.inputs if e.name in values and e.role != "parameter"]
+    model.metadata_props.add(key=FIXED, value=json.dumps(fixed))
     with new_file(path) as place:
         place.write_bytes(model.SerializeToString())
 
@@ -108,6 +110,8 @@ def _signature(function: func.FuncOp, plan: Plan) -> dict[str, str]:
     return {"arguments": json.dumps(names), "results": json.dumps(results)}
 
 
+#: which metadata of a file in ONNX lists the initializers that are not trained
+FIXED = "gflow.fixed"
 #: by form what writes it
 WRITERS: dict[str, Callable[[func.FuncOp, Plan, Path], None]] = {
     "stablehlo": _stablehlo,

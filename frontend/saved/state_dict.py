@@ -14,17 +14,17 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from gflow.dialects.records import record
 from gflow.errors import GraphError
 
 _MOST_LISTED = 8
 
 
-@dataclass(frozen=True)
+@record
 class Parts:
     """What a graph's state is made of."""
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
+
+from gflow.dialects.records import record
 
 from .data.bound_call import BoundCall
 from .program.modules import ModuleTable, Reached
 
 
-@dataclass(frozen=True)
+@record
 class TraceRequest:
     """One call of `build()`, and what makes a step of it.
 

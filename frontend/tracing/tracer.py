@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch.utils._pytree import tree_unflatten
 
+from gflow.dialects.records import record
 from gflow.errors import GraphError, GraphTraceError, mark_traced
 
 from .context.collector import collector_paused
@@ -51,7 +51,7 @@ from .traced_inputs import describe_here, is_unusable
 from .traced_steps import TracedSteps
 
 
-@dataclass(frozen=True)
+@record
 class FirstStepNeeded:
     """An optimizer can make its state only from real gradients, so a trace waits for a step made op by op.
 

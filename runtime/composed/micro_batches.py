@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+
+from gflow.dialects.records import record
 
 from ..interrupts import HalfDone, held
 
@@ -29,7 +30,7 @@ class Part(Protocol):
         """Whether a run draws from PyTorch's random generator."""
 
 
-@dataclass(frozen=True)
+@record
 class Ready:
     """A part."""
 
@@ -37,7 +38,7 @@ class Ready:
     takes_rng: bool
 
 
-@dataclass(frozen=True)
+@record
 class Split:
     """How a step's arguments, by position, are divided between its programs.
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from gflow.dialects.records import record
 
 from ..distributed.agreement import compare
 from ..distributed.pieces import keep_on
@@ -28,7 +29,7 @@ Tensor = torch.Tensor
 Action = tuple[str, int, int]
 
 
-@dataclass(frozen=True)
+@record
 class Value:
     """A value that one part passes to others. maker: kind and stage. takers: kinds and stages, in the order in which a
     micro-batch reaches them."""
@@ -39,7 +40,7 @@ class Value:
     takers: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True)
+@record
 class StageProgram:
     """A part that this rank runs.
 
@@ -60,7 +61,7 @@ class StageProgram:
         return [n for what, n in self.results if what == "update"]
 
 
-@dataclass(frozen=True)
+@record
 class PipelinePlan:
     """The plan of a pipeline, the same on all ranks. Ranks are numbered within the pipeline.
 

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from gflow.dialects.records import record
+
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
@@ -55,7 +57,7 @@ class LoadedObject:
     symbols: dict[str, int]
 
 
-@dataclass(frozen=True)
+@record
 class _Section:
     name: int
     kind: int

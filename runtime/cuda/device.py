@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from gflow.dialects.program import DeviceCode, LaunchStep, TritonKernel
+from gflow.dialects.records import record
 
 from ..device import Device
 from ..steps.host_step import HostStep
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
     """A launch with its arguments.
 

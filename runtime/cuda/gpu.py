@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from gflow.dialects.program import DeviceCode, Program, TritonKernel
 from gflow.dialects.program.form import unpacked
+from gflow.dialects.records import record
 
 from ..device import DeviceError, Span
 from ..steps.host_step import HostStep
@@ -19,7 +19,7 @@ from .driver import Driver, driver
 from .launcher import LaunchingDevice
 
 
-@dataclass(frozen=True)
+@record
 class _Loaded:
     """A kernel on the device: its function, threads and shared memory of a block."""
 

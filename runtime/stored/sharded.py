@@ -17,13 +17,15 @@ import json
 import shutil
 import sys
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from gflow.dialects.records import record
 
 from ..distributed.pieces import parts_held
 from .atomic import new_file
@@ -136,7 +138,7 @@ def _whole(
     return parts[0]
 
 
-@dataclass(frozen=True)
+@record
 class _Share:
     """What this rank has of a tensor: part `number` of those that `axes` (dimension, ranks) split it into; of that,
     with a group, the piece of one of its ranks, as `fully_shard` cuts what tensor parallelism has cut."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gflow.dialects.extents import Extent, formula, leaves
 from gflow.dialects.program import Argument, Program
+from gflow.dialects.records import record
 from gflow.dialects.types import row_major_strides, share_memory
 
 from ..arena import Arena
@@ -21,7 +21,7 @@ from ..tensors import DTYPES, dtype_named
 from .bundle import ArtifactError
 
 
-@dataclass(frozen=True)
+@record
 class TensorInfo:
     """An input or output: its dotted name, shape and dtype. A dynamic size is a string in the shape: "n", or a formula
     of n ("2*n + 1")."""

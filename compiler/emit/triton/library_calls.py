@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.choice import choice_of
 from gflow.dialects.program import AtenStep, LaunchStep, Program
+from gflow.dialects.records import record
 
 from .. import aten_ops
 from ..placement import Placement
@@ -23,7 +24,7 @@ def library_of(name: str) -> str:
     return name.removeprefix(LIBRARY).strip(" ()")
 
 
-@dataclass(frozen=True)
+@record
 class Instead:
     """Calls, each of which can replace all launches up to step number `end`, by the library's name."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.choice import GPU_FIELDS, WARP, Choice, Way, choice_of
@@ -13,6 +13,7 @@ from gflow.compiler.targets import Target
 from gflow.compiler.targets.devices import MMA_TF32, TF32X3
 from gflow.dialects.mlir import func
 from gflow.dialects.program import LaunchStep, Place, TritonConfig, TritonKernel
+from gflow.dialects.records import record
 
 from ..placement import Placement
 from .language.grid import grid_of
@@ -23,7 +24,7 @@ NAME = "KERNEL"
 ALIGNMENT = 16
 
 
-@dataclass(frozen=True)
+@record
 class Source:
     """A kernel before it has a name: as `TritonKernel`, with `KERNEL` for the name in `text`.
 
@@ -43,7 +44,7 @@ class Source:
     comment: Callable[[], str] | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class Held:
     """A kernel, and what a launch of it alone would pass."""
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from gflow.dialects.mlir import ir
+from gflow.dialects.records import record
 from gflow.dialects.types import type_of
 
 from ..form import Call, call_of
@@ -36,7 +37,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class _Number:
     """A number by name."""
 

@@ -8,7 +8,6 @@ after the argument with `.new` behind it.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from gflow.compiler.ir.locations import source_of
 from gflow.dialects.extents import current, varies
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, type_of
 
 from ..expand import expanded
@@ -30,7 +30,7 @@ from .writer import IR_VERSION, NUMBERS, OPSET, Writer
 _MOST_BYTES = 2_000_000_000
 
 
-@dataclass(frozen=True)
+@record
 class Written:
     """model: an `onnx.ModelProto`. checks: how many checks were left out."""
 
@@ -146,9 +146,9 @@ def _written(
         value = known[v] if passed(ty) == ty else w.cast(known[v], passed(ty).dtype)
         w.nodes.append(w.helper.make_node("Identity", [value], [name], name=name))
         outputs.append(_value(w, name, passed(ty)))
-    if sum(len(t.raw_data) for t in w.initializers) > _MOST_BYTES:
+    if w.bytes > _MOST_BYTES:
         raise EngineError("the constants and weights have more bytes than a file of ONNX can hold")
-    nodes = _needed(w.nodes, {o.name for o in outputs})
+    nodes = _needed([*w.constants, *w.nodes], {o.name for o in outputs})
     graph = w.helper.make_graph(nodes, "main", inputs, outputs, w.initializers)
     return w.helper.make_model(
         graph,

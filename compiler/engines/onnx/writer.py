@@ -31,7 +31,8 @@ class Writer:
     """Nodes by op type; values are names.
 
     onnx: the package's helpers. scope: what names of new values begin with: the module that an op comes from.
-    sizes: values of the program's sizes that vary, [1] int64, the first one first.
+    sizes: values of the program's sizes that vary, [1] int64, the first one first. constants: nodes that come before
+    all others; weights are initializers. bytes: of both.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,9 @@ class Writer:
 
         self.helper, self._tensors = helper, numpy_helper
         self.nodes: list[Any] = []
+        self.constants: list[Any] = []
         self.initializers: list[Any] = []
+        self.bytes = 0
         self.scope = ""
         self.sizes: list[str] = []
         self._taken: set[str] = set()
@@ -80,15 +83,20 @@ class Writer:
         return made
 
     def constant(self, array: np.ndarray, name: str = "") -> str:
-        """An initializer; equal unnamed ones are one."""
+        """An initializer, or a constant if it has no name; equal ones are one."""
         array = np.ascontiguousarray(array).reshape(array.shape)
         key = (array.dtype.str, array.shape, array.tobytes())
         if not name and key in self._constants:
             return self._constants[key]
         found = self.name(name or "constant")
-        self.initializers.append(self._tensors.from_array(array, found))
-        if not name:
-            self._constants[key] = found
+        tensor = self._tensors.from_array(array, found)
+        self.bytes += array.nbytes
+        if name:
+            self.initializers.append(tensor)
+            return found
+        made = self.helper.make_node("Constant", [], [found], name=found, value=tensor)
+        self.constants.append(made)
+        self._constants[key] = found
         return found
 
     def scalar(self, value: float, dtype: str) -> str:

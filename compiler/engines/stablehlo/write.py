@@ -14,9 +14,9 @@ Arguments' and results' names are in the locations; updates are results after th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gflow.dialects.mlir import func, ir, stablehlo
+from gflow.dialects.records import record
 
 from ...ir.modules import text_of
 from ..expand import expanded
@@ -25,7 +25,7 @@ from .rows import FORM
 from .writer import Writer
 
 
-@dataclass(frozen=True)
+@record
 class Written:
     """module: verified. checks: how many checks were left out."""
 

@@ -9,7 +9,7 @@ are declared in `dialects/marks.py`; what stands for nothing special is left out
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from gflow.compiler.targets import Target
@@ -18,6 +18,7 @@ from gflow.dialects.extents import current
 from gflow.dialects.marks import KERNEL, KERNEL_FIELDS, LOOP_FIELDS, TARGET
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import TritonConfig
+from gflow.dialects.records import record
 
 from ...ir.errors import CannotLower
 from ..attention import FEW, AttentionBlocks
@@ -37,7 +38,7 @@ def blocked(kind: str, b: Blocks, threads: int, sharing: Mapping[str, Any]) -> C
     return Choice(kind, b.scratch(threads), tile=b.tile, block=block, batch=batch, **sharing)
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class Way:
     """How one launch of a kernel runs; `KERNEL_FIELDS` says what each field means."""
 
@@ -86,7 +87,7 @@ def way_of(config: TritonConfig, pieces: int = 1, precision: str = "") -> Way:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class Choice(Way):
     """A kernel, or the launches, of one op: how its own launch runs, and what else `KERNEL_FIELDS` says."""
 

@@ -27,7 +27,7 @@ Parameter updates are recognized by their location names ("optimizer:…"). Cont
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import Body, Op, attributes_of, read_live_body
@@ -35,6 +35,7 @@ from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import VerifyError
 from gflow.dialects.ops import OPS
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 from ..base import Pass
@@ -43,7 +44,7 @@ from .decide import VIEWS, Decisions, decide
 _MAX_CHAIN = 64
 
 
-@dataclass(frozen=True)
+@record
 class Options:
     """dtype: the half type."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gflow.dialects.records import record
 
-@dataclass(frozen=True)
+
+@record
 class Select:
     """A mask that sets scores to `fill` at positions where `condition` (a value number of i1) equals `where`."""
 
@@ -14,7 +16,7 @@ class Select:
     fill: float
 
 
-@dataclass(frozen=True)
+@record
 class Added:
     """A mask that is added to the scores."""
 

@@ -46,6 +46,7 @@ from typing import Any
 from gflow.compiler.ir.ssa import Body, read_body
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 
 from ..base import Pass, target_of
 from .description import Attention, Gradients
@@ -58,7 +59,7 @@ _CHANNELS = 256
 _BHPC = (0, 2, 1, 3)
 
 
-@dataclass(frozen=True)
+@record
 class RecognizeOptions:
     """Options of gflow-recognize-attention."""
 

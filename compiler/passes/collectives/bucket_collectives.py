@@ -31,7 +31,7 @@ merged (those with `gflow.gradient`). Collectives of the author are not changed.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from gflow.compiler.ir.collectives import (
@@ -48,13 +48,14 @@ from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops.distribution import COLLECTIVE
+from gflow.dialects.records import record
 
 from ..base import Pass
 
 _KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 
 
-@dataclass(frozen=True)
+@record
 class BucketOptions:
     """How large buckets are."""
 

@@ -24,7 +24,7 @@ collectives that gflow inserted move (those with `gflow.gradient`). Collectives 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
 from gflow.compiler.ir.collectives import GRADIENT, is_ordered, kind_of, thread, unthread
@@ -37,6 +37,7 @@ from gflow.compiler.targets import DEVICES
 from gflow.dialects.distribution.mesh import mesh_of
 from gflow.dialects.mlir import func
 from gflow.dialects.ops.distribution import COLLECTIVE
+from gflow.dialects.records import record
 
 from ..base import Kept, Pass
 from ..schedule.dependences import Dependences, dependences_of
@@ -49,7 +50,7 @@ _FORMS = ("reshape", "slice", "transpose", "broadcast", "concatenate", "convert"
 _LATE = 6
 
 
-@dataclass(frozen=True)
+@record
 class OverlapOptions:
     """Whose times count."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
 from gflow.compiler.ir.ssa import Body
+from gflow.dialects.records import record
 
 from ..schedule.dependences import Dependences
 
@@ -21,7 +21,7 @@ from ..schedule.dependences import Dependences
 _EARLIER = 0.25
 
 
-@dataclass(frozen=True)
+@record
 class Streams:
     """What takes how long.
 

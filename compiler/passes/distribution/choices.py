@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from gflow.dialects.distribution.sharding import Dims, Factors, split_dim
+from gflow.dialects.records import record
 
 from .resharding import WHOLE
 
 
-@dataclass(frozen=True)
+@record
 class Choice:
     """One way. needs, gives: how operands must lie, and how results do. factor: what is split; "" for none."""
 

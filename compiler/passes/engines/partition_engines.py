@@ -27,7 +27,7 @@ Constants are copied into the regions that read them. Every op that stays has th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.engines.form import Call, Form, call_of
 from gflow.compiler.engines.forms import READS, form_of
@@ -40,11 +40,12 @@ from gflow.dialects import builder
 from gflow.dialects.marks import STAYS
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK, ENGINE, ENGINE_YIELD
+from gflow.dialects.records import record
 
 from ..base import Pass
 
 
-@dataclass(frozen=True)
+@record
 class Options:
     """What the pass takes."""
 

@@ -36,7 +36,7 @@ that varies. Arguments that nothing reads any more are gone. A function of which
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.frozen import FROZEN, GIVEN, ONCE, PROLOGUE, follow, frozen_arguments
 from gflow.compiler.ir.ssa import Body, Op, attributes_of, read_live_body
@@ -45,6 +45,7 @@ from gflow.dialects import builder
 from gflow.dialects.attributes import read
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
+from gflow.dialects.records import record
 from gflow.dialects.types import type_of
 
 from ..base import Pass
@@ -55,7 +56,7 @@ ROLE = "frozen"
 _SMALL = 1 << 12
 
 
-@dataclass(frozen=True)
+@record
 class FreezeOptions:
     """Options of gflow-freeze."""
 

@@ -25,7 +25,7 @@ Products of few rows read their weight as it lies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.frozen import CALL, ONCE, follow
@@ -39,6 +39,7 @@ from gflow.dialects import builder
 from gflow.dialects.extents import at_most, varies
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.packed import packed_k
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, type_of
 
 from ..base import Pass
@@ -47,7 +48,7 @@ from ..base import Pass
 _FILLED = 1.0
 
 
-@dataclass(frozen=True)
+@record
 class PackOptions:
     """Options of gflow-pack-weights."""
 

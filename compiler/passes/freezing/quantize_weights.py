@@ -31,7 +31,7 @@ is none of these.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from gflow.compiler.ir.errors import PassError
@@ -40,6 +40,7 @@ from gflow.compiler.ir.ssa import Body, Op, read_body
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.quantized import BITS, GROUP, STRIP, WORD, weight_types
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, type_of
 
 from ..base import Pass
@@ -50,7 +51,7 @@ UNQUANTIZED = "gflow.unquantized"
 _READERS = ("matmul", "convolution", "take")
 
 
-@dataclass(frozen=True)
+@record
 class QuantizeOptions:
     """Options of gflow-quantize-weights."""
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gflow.dialects.opdef import MIXED_GROUPS
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, without_ones
 
 from .dataflow import Dataflow, DimMap
 
 
-@dataclass(frozen=True)
+@record
 class FuseOptions:
     """Options of gflow-fuse: limits of a kernel."""
 

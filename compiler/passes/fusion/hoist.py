@@ -24,18 +24,19 @@ that inference reads once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.ssa import Body, Op, fused_kind
 from gflow.compiler.ir.views import is_view
 from gflow.compiler.memory.liveness import Lives, lives_of
 from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func
+from gflow.dialects.records import record
 
 from ..base import Pass
 
 
-@dataclass(frozen=True)
+@record
 class HoistOptions:
     """Options of gflow-hoist."""
 

@@ -58,12 +58,13 @@ from gflow.dialects.attributes import read
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, type_of
 
 from ..base import Pass
 
 
-@dataclass(frozen=True)
+@record
 class JoinOptions:
     """Options of gflow-join-reductions."""
 

@@ -29,17 +29,18 @@ nothing reads later, and that read no argument which another op has overwritten 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.ssa import Body, Op, aliases, fused_kind, read_body
 from gflow.compiler.ir.views import Layout, is_view, layouts
 from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 
 from ..base import Pass
 
 
-@dataclass(frozen=True)
+@record
 class MergeOptions:
     """Options of gflow-merge-updates."""
 

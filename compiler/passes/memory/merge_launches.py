@@ -32,7 +32,7 @@ before. On a CPU `gflow-merge-updates` decides which ops share a step.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 
 from gflow.compiler.kernel.description import Kernel, describe
@@ -52,6 +52,7 @@ from gflow.dialects.marks import KERNEL, LAUNCH, kind_of, launch_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import WAIT
 from gflow.dialects.program import Place
+from gflow.dialects.records import record
 
 from ...ir.errors import CannotLower, PassError
 from ...ir.ssa import Body, Op, fused_kind, read_body
@@ -59,7 +60,7 @@ from ...ir.views import Layout, is_view, layouts
 from ..base import Pass, target_of
 
 
-@dataclass(frozen=True)
+@record
 class MergeLaunchesOptions:
     """What is worth a launch."""
 

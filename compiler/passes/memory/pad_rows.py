@@ -22,7 +22,7 @@ row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.contractions import root_of
 from gflow.compiler.ir.ssa import Body, Op, fused_kind, read_body
@@ -41,6 +41,7 @@ from gflow.compiler.memory.layouts import readable
 from gflow.compiler.targets import DEVICES
 from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 
 from ..base import Pass
 
@@ -48,7 +49,7 @@ from ..base import Pass
 _VECTOR, _LINE = (max(sizes) for sizes in zip(*((d.access, d.line) for d in DEVICES.values())))
 
 
-@dataclass(frozen=True)
+@record
 class PadRowsOptions:
     """Which values."""
 

@@ -37,7 +37,7 @@ planned like a value that is live during that op: `gflow.scratch = [offset, byte
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.kernel.selection.choice import choice_of
@@ -45,13 +45,14 @@ from gflow.compiler.memory.liveness import Buffer, lives_at_entry, lower_bound
 from gflow.compiler.memory.places import set_number, write_places
 from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 
 from ..base import Pass
 from .search import choose
 from .strategies import STRATEGIES, without_reuse
 
 
-@dataclass(frozen=True)
+@record
 class PlanMemoryOptions:
     """How hard to look for a small arena."""
 

@@ -33,13 +33,14 @@ kernel that nothing reads afterwards is erased. Results below a ten-thousandth o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.ssa import Op, fused_kind
 from gflow.compiler.ir.views import VIEW_OPS
 from gflow.compiler.memory.liveness import Lives, last_uses, lives_at_entry, lives_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
+from gflow.dialects.records import record
 
 from ..base import Kept, Pass
 
@@ -47,7 +48,7 @@ from ..base import Kept, Pass
 _WORTH = 0.0001
 
 
-@dataclass(frozen=True)
+@record
 class RepeatCopiesOptions:
     """Options of gflow-repeat-copies."""
 

@@ -27,7 +27,7 @@ measured again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.kernel.selection.select import choices
 from gflow.compiler.memory.liveness import lives_at_entry
@@ -35,12 +35,13 @@ from gflow.compiler.targets import KINDS
 from gflow.compiler.targets.processors import PROCESSORS
 from gflow.dialects.marks import KERNEL, KERNEL_FIELDS, TARGET
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 
 from ...ir.errors import PassError
 from ..base import Kept, Pass, target_of
 
 
-@dataclass(frozen=True)
+@record
 class SelectKernelsOptions:
     """What kernels are for."""
 

@@ -21,9 +21,10 @@ from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import ORDERED, WAIT
 from gflow.dialects.ops.structure import BARRIER
+from gflow.dialects.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Recipe:
     """How to recompute values: the op to repeat and those of its results that it then makes
     (`partial`: not all), what it reads, the bytes of results that nobody needs, and seconds."""

@@ -34,7 +34,7 @@ budget that can.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from gflow.compiler.ir.errors import PassError
@@ -42,6 +42,7 @@ from gflow.compiler.ir.ssa import read_body
 from gflow.compiler.memory.analyses import analyses_kept
 from gflow.compiler.targets import DEVICES
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 
 from ..base import Pass
 from ..collectives import split_collectives
@@ -51,7 +52,7 @@ from .problem import Problem, read_problem
 from .rewrite import rewrite
 
 
-@dataclass(frozen=True)
+@record
 class RematerializeOptions:
     """How much memory there is."""
 

@@ -26,7 +26,7 @@ places in memory are known. Products without an epilogue, which a library may ru
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.ssa import Body, Op, read_body
 from gflow.compiler.ir.views import layouts
@@ -42,13 +42,14 @@ from gflow.compiler.memory.liveness import lives_of
 from gflow.compiler.targets import KINDS, Target
 from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.records import record
 
 from ...ir.errors import PassError
 from ..base import Pass, target_of
 from .dependences import dependences_of
 
 
-@dataclass(frozen=True)
+@record
 class GroupProductsOptions:
     """For which device, and how much of it."""
 

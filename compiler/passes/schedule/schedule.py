@@ -42,7 +42,7 @@ Every order gives the same results. An update is ordered after all ops that read
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import read_body
@@ -50,6 +50,7 @@ from gflow.compiler.kernel.selection.select import scratch_of
 from gflow.compiler.memory.liveness import lives_of
 from gflow.compiler.targets import DEVICES
 from gflow.dialects.mlir import func
+from gflow.dialects.records import record
 
 from ..base import Pass, target_of
 from .costs import seconds_of
@@ -58,7 +59,7 @@ from .least_memory import least_memory
 from .lists import host_early, short_last, updates_first
 
 
-@dataclass(frozen=True)
+@record
 class ScheduleOptions:
     """What the order is for."""
 

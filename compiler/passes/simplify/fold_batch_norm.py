@@ -39,12 +39,13 @@ from gflow.dialects.attributes import read
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import conv_dims, kernel_dims
+from gflow.dialects.records import record
 from gflow.dialects.types import FLOATS
 
 from ..base import Pass
 
 
-@dataclass(frozen=True)
+@record
 class FoldOptions:
     """Options of gflow-fold-batch-norm."""
 

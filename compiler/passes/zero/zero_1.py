@@ -25,16 +25,17 @@ sharded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gflow.compiler.ir.collectives import thread, unthread
 from gflow.dialects.mlir import func
+from gflow.dialects.records import record
 
 from ..base import Pass
 from .pieces import Pieces, gradients, group_read, keep_pieces
 
 
-@dataclass(frozen=True)
+@record
 class ZeroOptions:
     """What is worth dividing."""
 

@@ -32,7 +32,7 @@ after `gflow-zero-1`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cmp_to_key, partial
 from typing import Any
 
@@ -54,12 +54,13 @@ from gflow.dialects.distribution.mesh import COPIES, PARTS, mesh_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import Attr
 from gflow.dialects.ops.distribution import COLLECTIVE, SHARD
+from gflow.dialects.records import record
 
 from ..base import Pass
 from .pieces import Pieces, become_piece, divides, drop_unread, group_read
 
 
-@dataclass(frozen=True)
+@record
 class Zero3Options:
     """What is worth dividing, and when it is whole."""
 
@@ -104,7 +105,7 @@ def run(function: func.FuncOp, options: Zero3Options) -> None:
     thread(function)
 
 
-@dataclass(frozen=True)
+@record
 class _Parameter:
     """An argument to divide. made: the all_gather of what updates it, and result: the result that does, if any."""
 

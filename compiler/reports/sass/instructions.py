@@ -13,9 +13,10 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from gflow.dialects.records import record
 
 _LINE = re.compile(
     r"/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);"
@@ -27,7 +28,7 @@ _LABEL = re.compile(r"^(\.L_\w+):", re.M)
 _NONE = 7
 
 
-@dataclass(frozen=True)
+@record
 class Instruction:
     """An instruction.
 
@@ -55,7 +56,7 @@ class Instruction:
         return 4
 
 
-@dataclass(frozen=True)
+@record
 class Code:
     """Instructions in order, and the target of each branch by the branch's position."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gflow.compiler.kernel.sizes import cdiv
 from gflow.compiler.targets import Device
 from gflow.compiler.targets.pipes import pipes_of
 from gflow.dialects.program import DeviceCode
 from gflow.dialects.program.form import unpacked
+from gflow.dialects.records import record
 
 from .instructions import Code, disassembled, parsed
 from .loop_time import LoopTime, loop_time
@@ -18,7 +18,7 @@ from .loop_time import LoopTime, loop_time
 _RESERVED, _GRANULE = 1024, 256
 
 
-@dataclass(frozen=True)
+@record
 class KernelTime:
     """The model's times of a kernel.
 

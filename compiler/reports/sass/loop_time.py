@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from gflow.compiler.targets import Device
 from gflow.compiler.targets.pipes import Pipes, clock
+from gflow.dialects.records import record
 
 from .instructions import Instruction, is_product
 from .work import QUARTERED, Work, work_of
@@ -28,7 +29,7 @@ _READ = 10
 _LAST = re.compile(r"(0x[0-9a-f]+)\s*$")
 
 
-@dataclass(frozen=True)
+@record
 class LoopTime:
     """Cycles of a multiprocessor for one iteration of one block.
 

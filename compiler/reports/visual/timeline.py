@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
+
+from gflow.dialects.records import record
 
 from ...distribution.simulator import COMPUTE, WAIT, Timeline
 from ...ir.tables import ratio, time_text
@@ -18,7 +19,7 @@ from .page import fact, page
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#9aa3ae")
 
 
-@dataclass(frozen=True)
+@record
 class Span:
     """An interval of a row: its start and duration in seconds, its kind and label. details: the lines of its
     tooltip."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from gflow.dialects.records import record
 from gflow.tracing.context.ranks import world_size
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.global_tensors import is_global
@@ -49,7 +50,7 @@ Shapes = tuple[torch.Size, ...]
 Dims = dict[int, tuple[int, ...]]
 
 
-@dataclass(frozen=True)
+@record
 class _Way:
     """A range for a call. rank: the greater, the sooner it is tried; before: the size that an earlier call had, whose
     program plans so many bytes."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gflow.dialects.extents import N
+from gflow.dialects.records import record
 from gflow.dialects.types import row_major_strides
 from gflow.runtime import calls
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.sizes import size_of, step_of
 
 
-@dataclass(frozen=True)
+@record
 class CallRecord:
     """The call that a plan was compiled for. inputs: its tensors, as the manifest lists them (sizes that vary are
     None; not where two do); size: what varies, as it was in that call, 0 where nothing does;

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from gflow.dialects.records import record
 from gflow.tracing.program.modules import ModuleTable
 
 from .expected import Described, difference
@@ -28,7 +29,7 @@ _MODES = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Compilation:
     """One program. when: local time at which it was ready. seconds: tracing and compiling, with attempts that came to
     nothing. reason: what no earlier program served. sizes: what of its inputs varies, with the range; "" if

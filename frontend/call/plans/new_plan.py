@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from gflow.dialects.records import record
 from gflow.errors import GraphTraceError
 from gflow.runtime.interrupts import held
 from gflow.tracing.context.watch import current
@@ -23,7 +24,7 @@ from ..zero_state import whole
 from .plan import Plan
 
 
-@dataclass(frozen=True)
+@record
 class Traced:
     """What was traced of a call. trace: none where an optimizer has made no state yet. first: a step that was made
     op by op, since an optimizer makes its state from gradients; it stands for this call. timings: seconds."""

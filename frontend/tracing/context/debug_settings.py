@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from gflow.dialects.records import record
 from gflow.errors import GraphError
 
 from .location import here
@@ -15,7 +15,7 @@ from .location import here
 _LEVELS = range(-1, 4)
 
 
-@dataclass(frozen=True)
+@record
 class DebugSettings:
     """See `debug_settings`."""
 

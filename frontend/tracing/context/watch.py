@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_flatten
+
+from gflow.dialects.records import record
 
 if TYPE_CHECKING:
     from ..data.trace import Trace
     from ..data.values import TraceInput, TraceOp
 
 
-@dataclass(frozen=True)
+@record
 class TensorInfo:
     """All of a tensor but its values. lazy: it has none, it stands for a value of the graph."""
 

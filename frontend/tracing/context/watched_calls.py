@@ -15,13 +15,13 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from types import FrameType, ModuleType
 from typing import Any, Literal
 
 import torch
 
+from gflow.dialects.records import record
 from gflow.errors import GraphTraceError
 
 from .location import here, is_installed, owner_of, user_frame
@@ -49,7 +49,7 @@ _FOR_THEMSELVES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class _Watched:
     """A function that is watched. through: also where the author's code calls it by the standard library."""
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from gflow.dialects.records import record
 from gflow.errors import GraphInputError
 
 #: what a DTensor keeps in its own dictionary
 OWN = frozenset({"_local_tensor", "_spec"})
 
 
-@dataclass(frozen=True)
+@record
 class Layout:
     """How a value lies over a mesh.
 

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
+from gflow.dialects.records import record
+
 from .values import TraceValue
 
 
@@ -98,7 +100,7 @@ def put(holder: Any, key: Any, path: tuple[Any, ...], value: Any) -> None:
         holder[key] = value
 
 
-@dataclass(frozen=True)
+@record
 class StateSlot:
     """Where the tensor behind the input `value` lives in an optimizer."""
 
@@ -135,7 +137,7 @@ class NumberSource:
         return item(self.place.holder, self.key, self.path)
 
 
-@dataclass(frozen=True)
+@record
 class BakedValue:
     """A hyperparameter that is no number: the trace holds while it stays equal. `MISSING`: while there
     is none."""
@@ -151,7 +153,7 @@ class BakedValue:
         return current is self.value or bool(current == self.value)
 
 
-@dataclass(frozen=True)
+@record
 class Structure:
     """A container whose size, or all of whose keys, the step has looked at. The dict of `place` itself,
     or what stands at a key of it. `keys`: those of a dict; None for a list, which has a length only."""
@@ -173,7 +175,7 @@ class Structure:
         return self.keys is None or all(key in holder for key in self.keys)
 
 
-@dataclass(frozen=True)
+@record
 class PlainWrite:
     """A value that is no number (a flag, a string, None), which the step leaves at a place."""
 

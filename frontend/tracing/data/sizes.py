@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from gflow.dialects.extents import Coefficients, N, Symbol, evaluate, formula
+from gflow.dialects.records import record
 from gflow.errors import GraphTraceError
 
 from .trace import Trace
@@ -42,7 +43,7 @@ class Narrower(Exception):
     second: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Domain:
     """The sizes n = step * k + rest with k from `least` to `most`, of the symbol `name`."""
 
@@ -170,7 +171,7 @@ class SizeDecides(GraphTraceError):
         )
 
 
-@dataclass(frozen=True)
+@record
 class Dynamic:
     """What varies in a call: dimensions of input leaves, by number, all with one size. automatic: found by comparing
     calls, and not marked by the author. beside: what else varies between calls, and has one value in a program. second:

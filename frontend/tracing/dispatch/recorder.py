@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +20,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gflow.dialects.records import record
 from gflow.dialects.types import row_major_strides
 from gflow.errors import GraphTraceError
 from gflow.runtime.interrupts import deliver, waiting
@@ -63,7 +63,7 @@ def describe(loc: SourceLoc) -> str:
     return f"{where} (in module {loc.module!r})" if loc.module else where
 
 
-@dataclass(frozen=True)
+@record
 class Mark:
     """How far a recording had come."""
 

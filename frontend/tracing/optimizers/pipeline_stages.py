@@ -10,8 +10,9 @@ between their ranks, or kept by the rank that has both: skip connections work as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from gflow.dialects.records import record
 from gflow.dialects.types import row_major_strides
 from gflow.errors import GraphTraceError
 
@@ -34,7 +35,7 @@ from .pipeline_updates import divide_updates
 _OWNED = ("parameter", "buffer", "gradient")
 
 
-@dataclass(frozen=True)
+@record
 class StagePart:
     """What one stage does with a micro-batch.
 
@@ -50,7 +51,7 @@ class StagePart:
     results: dict[int, TraceValue] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record
 class Stages:
     """The parts of a step. Ranks are places in a pipeline. ranks: of each stage. updates: by rank. owners: the rank
     that keeps an input, of those that one rank alone keeps."""

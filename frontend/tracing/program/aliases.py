@@ -10,11 +10,11 @@ and one of them in a program.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from gflow.dialects.records import record
 from gflow.dialects.types import row_major_strides
 from gflow.errors import GraphTraceError
 
@@ -139,7 +139,7 @@ def _is_flipped(tensor: torch.Tensor) -> bool:
     return any(isinstance(v, _FLIPS) for v in _views.get_view_meta_sequence(tensor))
 
 
-@dataclass(frozen=True)
+@record
 class _Place:
     """Where a traced tensor lies: in a storage, from one element up to another."""
 

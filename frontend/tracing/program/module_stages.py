@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
 
+from gflow.dialects.records import record
 from gflow.errors import GraphTraceError
 from gflow.runtime.distributed.groups import along, use
 
@@ -20,7 +20,7 @@ from .modules import ModuleTable
 PIPELINE, COPIES = "pp", "dp"
 
 
-@dataclass(frozen=True)
+@record
 class PipelineMesh:
     """The ranks in pipelines, each of which works on its own part of the batch.
 
@@ -46,7 +46,7 @@ class PipelineMesh:
         return [n * self.length + place for n in range(several)]
 
 
-@dataclass(frozen=True)
+@record
 class ModuleStages:
     """by_name: the stages of modules, by their dotted names. ranks: of each stage, its place in a pipeline."""
 

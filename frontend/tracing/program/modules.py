@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from gflow.dialects.records import record
+
 _training = operator.attrgetter("training")
 _requires_grad = operator.attrgetter("requires_grad")
 
@@ -34,7 +36,7 @@ class Slot:
     role: str
 
 
-@dataclass(frozen=True)
+@record
 class ModuleTable:
     """All modules reachable from `roots`, each once."""
 
@@ -99,7 +101,7 @@ def collect_modules(
     return ModuleTable({**(known.roots if known else {}), **roots}, names, modules, slots)
 
 
-@dataclass(frozen=True)
+@record
 class Reached:
     """What `build()` reaches besides the graph's own modules: modules by name, and objects that may hold
     tensors, by name: dicts (of attributes, of globals), lists, sets and cells of closures. lost: names of

@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from gflow.dialects.records import record
 from gflow.errors import GraphTraceError
 
 
-@dataclass(frozen=True)
+@record
 class ShardedModule:
     """A module of `fully_shard`: its state there, and the groups of parameters that are gathered together."""
 

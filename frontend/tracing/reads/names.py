@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dis
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from gflow.dialects.records import record
 from gflow.tracing.context.location import is_user_code
 
 
-@dataclass(frozen=True)
+@record
 class Names:
     """Of a code object, with the functions written inside of it.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gflow.compiler.kernel.blocks import HEAD, ITEM, LANES, PADDED
+from gflow.dialects.records import record
 
 from ..language import philox, vmath
 from ..language.vmath import exponential
@@ -31,7 +31,7 @@ COMMON = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Form:
     """What the text of a kernel depends on.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.attention import AttentionBlocks, line
@@ -17,6 +16,7 @@ from gflow.dialects.extents import at_most
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.attention import extras
 from gflow.dialects.program import KernelAddress, KernelStep, Place
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 from ..product import dots, panels, tile
@@ -34,7 +34,7 @@ _AHEAD = 16
 _Words = dict[str, int | Place | KernelAddress]
 
 
-@dataclass(frozen=True)
+@record
 class Tensor:
     """An operand or a result in memory."""
 
@@ -43,7 +43,7 @@ class Tensor:
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Settings:
     """The attributes of an attention."""
 

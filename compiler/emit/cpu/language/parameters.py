@@ -13,6 +13,7 @@ from typing import Any
 
 from gflow.compiler.kernel.description import Kernel
 from gflow.compiler.kernel.selection.cpu.loops import Loops
+from gflow.dialects.records import record
 from gflow.dialects.types import FLOATS
 
 #: constants that stay in the code, where they may fold
@@ -22,7 +23,7 @@ _PLAIN = (0.0, 1.0, -1.0, 2.0, 0.5)
 BLOCK = 16
 
 
-@dataclass(frozen=True)
+@record
 class Word:
     """One 64-bit argument: an operand's or result's address, or a number.
 

@@ -8,13 +8,13 @@ column-major: C' = B' A'.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
 from gflow.compiler.kernel.selection.cpu.batches import batch_steps
 from gflow.dialects.extents import Count, Piece
 from gflow.dialects.program import Place
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 _FUNCTIONS = {"f32": "sgemm_", "f64": "dgemm_"}
@@ -131,7 +131,7 @@ def words(
     return calls
 
 
-@dataclass(frozen=True)
+@record
 class Matrix:
     """A row-major matrix in memory; `transposed` if it is read with rows and columns exchanged."""
 

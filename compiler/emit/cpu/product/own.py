@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from gflow.compiler.ir.errors import CannotLower
@@ -11,6 +10,7 @@ from gflow.compiler.kernel.blocks import Blocks
 from gflow.compiler.kernel.selection.cpu.blocking import PIECE, SWEEPS, SWEPT, contiguous
 from gflow.dialects.extents import Count, at_most
 from gflow.dialects.program import KernelAddress, KernelStep, Place, Step
+from gflow.dialects.records import record
 
 from . import blocked, dots, panels, sweep, tile
 from .finish import Words
@@ -27,7 +27,7 @@ class Steps(Protocol):
     steps: list[Step]
 
 
-@dataclass(frozen=True)
+@record
 class Operand:
     """A matrix in memory: where its first element is, and elements between its rows, its columns, and the matrices of a
     batch."""

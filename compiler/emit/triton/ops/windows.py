@@ -7,10 +7,10 @@ In the text `q0`, … is a position in the result, `o0`, … one among windows, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gflow.compiler.kernel.sizes import cdiv
+from gflow.dialects.records import record
 
 from ..language.parameters import Parameters, indented, term
 
@@ -18,7 +18,7 @@ from ..language.parameters import Parameters, indented, term
 _UNROLLED = 32
 
 
-@dataclass(frozen=True)
+@record
 class Line:
     """The windows along one dimension. adaptive: they share the elements as evenly as can be."""
 

@@ -11,12 +11,13 @@ dimensions of an epilogue are other groups of the same positions: whole axes, se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.description import Access, Kernel
 from gflow.compiler.kernel.sizes import WIDE, extent
+from gflow.dialects.records import record
 
 from ..language.dag import Fours
 from ..language.parameters import Parameters
@@ -26,7 +27,7 @@ COLUMNS = "tile_n * BLOCK_N + tl.arange(0, BLOCK_N)"
 COLUMN_FOURS = "tile_n * BLOCK_N // 4 + tl.arange(0, BLOCK_N // 4)"
 
 
-@dataclass(frozen=True)
+@record
 class Axis:
     """A run of neighbouring dimensions of the result.
 
@@ -55,7 +56,7 @@ class Piece(NamedTuple):
     of_axis: int
 
 
-@dataclass(frozen=True)
+@record
 class Tile:
     """axes: in row-major order of the result. masks: for each dimension of the tile, what tells its elements
     inside of the result; None where all are. width: how many columns it has. rank: of the tile, 1 or 2."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gflow.compiler.emit.steps import state_reach
 from gflow.compiler.ir.ssa import Op
@@ -20,6 +19,7 @@ from gflow.compiler.kernel.selection.gpu.region.merged import is_flat
 from gflow.compiler.kernel.selection.gpu.region.tiling import tiling_of
 from gflow.compiler.kernel.sizes import cdiv
 from gflow.dialects.program import TritonConfig
+from gflow.dialects.records import record
 
 from ..language import one_of_many
 from ..language.one_of_many import Passed, add_varying, passed
@@ -34,7 +34,7 @@ _RAGGED = TritonConfig({"COLS": (1 << 30) - 1}, 4, 1)
 _PROGRAM = "tl.program_id(0)"
 
 
-@dataclass(frozen=True)
+@record
 class _Member:
     """An op of a launch, and its kernel."""
 

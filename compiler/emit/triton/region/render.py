@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gflow.dialects.program import Place
+from gflow.dialects.records import record
 
 from ..language.device_functions import source
 from ..program_builder import Source
@@ -14,7 +14,7 @@ from .row_runs import write_runs
 from .writer import Scope, Writer
 
 
-@dataclass(frozen=True)
+@record
 class Written:
     """A source, and what a launch passes for its parameters."""
 

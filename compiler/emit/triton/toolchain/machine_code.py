@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from gflow.dialects.records import record
 
 #: of PTX, and of AMD's assembly
 _PTX_PRODUCT = re.compile(r"\b(?:wgmma\.mma_async|mma\.sync|mma\.sp|tcgen05\.mma)[\w.:]*")
@@ -14,7 +15,7 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 _SPILLS = re.compile(r"(\d+) bytes spill stores")
 
 
-@dataclass(frozen=True)
+@record
 class Family:
     """What Triton gives for a kind of target.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gflow.compiler.targets.processors import ANY, Processor
 from gflow.dialects.amp import amp_of
@@ -14,6 +14,7 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import SHARD, START
 from gflow.dialects.ops.packed import strip_of
 from gflow.dialects.ops.structure import CHECK, ENGINE
+from gflow.dialects.records import record
 from gflow.dialects.types import COMPLEX, TensorType, is_row_major, row_major_strides, type_of
 
 from ....ir.contractions import CONTRACTIONS, root_of, root_operands
@@ -51,7 +52,7 @@ _LEAST_ROWS = 128
 KERNEL, PYTORCH, NONE = Choice("kernel"), Choice("pytorch"), Choice("none")
 
 
-@dataclass(frozen=True)
+@record
 class Chooser:
     """Chooses the kernel of each op of a function.
 

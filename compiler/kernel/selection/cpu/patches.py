@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
 
 from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import Count, Piece, at_most, longest, pieces
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
 from ....ir.errors import CannotLower
@@ -21,7 +21,7 @@ from .rows import MOST_PIECES, Rows
 _N = TypeVar("_N", bound=Count)
 
 
-@dataclass(frozen=True)
+@record
 class Patches:
     """How a convolution is made.
 

@@ -6,11 +6,12 @@ or, where that one holds an operand still, into scratch of one piece.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import Count, Piece, at_most, pieces, varies
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, row_major_strides
 
 from ...description import Kernel
@@ -25,7 +26,7 @@ MOST_PIECES = 4096
 _SHORT_K = 256
 
 
-@dataclass(frozen=True)
+@record
 class Rows:
     """type: of the result. floating: whether each piece lies in scratch. blas: whether products are calls of BLAS.
     kernel: what follows. granule: pieces are multiples of so many rows; 0 if it must run on all at once."""

@@ -13,13 +13,13 @@ import functools
 import linecache
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
+from gflow.dialects.records import record
 from gflow.errors import GraphTraceError
 from gflow.runtime.failures import ERRORS
 
@@ -28,7 +28,7 @@ from ...context.location import user_frame
 _HERE = str(Path(__file__).parents[1])  # all that PyTorch calls while tracing
 
 
-@dataclass(frozen=True)
+@record
 class _Raising:
     """A jump that raises where a tensor isn't `needed`: the name of the error among the globals, and the operation and
     value that make its message ("" where more than one does)."""

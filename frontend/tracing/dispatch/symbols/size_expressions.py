@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 from math import gcd
 from typing import Any
@@ -20,6 +20,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 
 from gflow.dialects.extents import Coefficients, N, Symbol, evaluate, horner, leaves
+from gflow.dialects.records import record
 
 from ...data.sizes import Domain, Fixed, Narrower, Size
 
@@ -29,7 +30,7 @@ _DEGREE = 3
 Polynomial = Coefficients  # constant first
 
 
-@dataclass(frozen=True)
+@record
 class Second:
     """Another size, that varies on its own. others: what symbols are beside it, (b, a) for b + a m."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from gflow.dialects.records import record
 
 from ..ssa_text import Emitter
 
 _BITS = {"f32": 32, "f64": 64}
 
 
-@dataclass(frozen=True)
+@record
 class Arith:
     """Operations on values of type `ty`: `f32`, `f64`, `vector<Nxf32>` or `vector<Nxf64>`."""
 

@@ -7,9 +7,10 @@ polynomial Q; for another base, Q and two-part constants are scaled to it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+
+from gflow.dialects.records import record
 
 from .arith import Arith
 from .coefficients import LOG
@@ -23,7 +24,7 @@ def _split(value: float) -> tuple[float, float]:
     return high, value - high
 
 
-@dataclass(frozen=True)
+@record
 class _Base:
     """log_base(2^e (1+f)) = e*log_base(2) + f*log_base(e) + f^2 Q(f)*log_base(e)."""
 

@@ -16,6 +16,7 @@ from gflow.compiler.ir.views import Layout, row_of
 from gflow.compiler.targets import Target
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import TritonConfig
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, row_major_strides, type_of
 
 from ...choice import Choice, Way, way_of
@@ -43,7 +44,7 @@ def total_configs(result: TensorType, run: int = 1) -> list[TritonConfig]:
     return [TritonConfig({"BLOCK_M": m, "BLOCK_N": n}, 4, 2) for m, n in dict.fromkeys(blocks)]
 
 
-@dataclass(frozen=True)
+@record
 class Contraction:
     """A contraction, and what follows it.
 

@@ -3,13 +3,14 @@ choice for each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
 from gflow.compiler.targets import Target
 from gflow.dialects.ops.compute import conv_dims
 from gflow.dialects.program import Place, TritonConfig
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, row_major_strides
 
 from ....convolution import ROLES, Geometry, geometry
@@ -33,7 +34,7 @@ TAPS = 9
 _PROGRAMS, _MOST_SPLITS = 4, 512
 
 
-@dataclass(frozen=True)
+@record
 class Tensor:
     """An activation, or a weight, whose `outer` dimension is that of the output channels.
 
@@ -55,7 +56,7 @@ class Tensor:
         return (self.outer, self.channel, *self.spatial)
 
 
-@dataclass(frozen=True)
+@record
 class Convolution(Geometry):
     """A convolution's geometry, and where its three tensors lie.
 

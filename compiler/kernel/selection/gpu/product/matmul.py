@@ -6,12 +6,13 @@ result[b, m, n] = sum over k of x[b, m, k] y[b, k, n]
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from gflow.compiler.targets import Target
 from gflow.compiler.targets.devices import DOT_F64, TMA
 from gflow.dialects.program import Place
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 from ....dimensions import merged
@@ -28,7 +29,7 @@ from .tiles import Problem, fastest
 _SINGLE_LOADS, _PAYS = 2.0, 1.3
 
 
-@dataclass(frozen=True)
+@record
 class Product:
     """A product with the batch dimensions that both operands walk as one joined.
 

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 from ....sizes import cdiv
@@ -16,7 +17,7 @@ from ....sizes import cdiv
 VECTOR = 16
 
 
-@dataclass(frozen=True)
+@record
 class Operand:
     """Memory seen as matrices: batch strides, then those of the two dimensions.
 

@@ -9,13 +9,14 @@ together they are 216 whole tiles, and three times as many are 4.9 rounds of all
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 from gflow.compiler.ir.contractions import root_of
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.targets import Target
 from gflow.dialects.ops import OPS
+from gflow.dialects.records import record
 
 from ....description import Kernel
 from ....sizes import WIDE, extent
@@ -33,7 +34,7 @@ _FACTORS = (16, 8, 4)
 _LONGEST_STEP = 128
 
 
-@dataclass(frozen=True)
+@record
 class Member:
     """A product of a launch.
 

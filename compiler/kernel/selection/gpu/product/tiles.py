@@ -7,18 +7,19 @@ loads from the second-level cache, all tiles together not less than the tensors 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, lcm, log2
 
 from gflow.compiler.targets import Device, Target
 from gflow.compiler.targets.devices import MMA_SHARED
 from gflow.dialects.program import TritonConfig
+from gflow.dialects.records import record
 
 from ....sizes import cdiv
 from ...choice import WARP
 
 
-@dataclass(frozen=True)
+@record
 class Tile:
     """m, n: of the result. k: of K, at a time.
 
@@ -63,7 +64,7 @@ _LEAST_SPLIT = 256
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
-@dataclass(frozen=True)
+@record
 class Problem:
     """A product: sizes, how many of them, bytes of an element of the operands.
 

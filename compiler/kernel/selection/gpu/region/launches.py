@@ -6,10 +6,11 @@ sum over 1,000,000 rows of 64    →    {kind = "region", block = [128, 32], war
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gflow.compiler.targets import Device
 from gflow.dialects.program import Place, TritonConfig
+from gflow.dialects.records import record
 
 from ....description import Kernel
 from ...choice import Choice, Way, way_of
@@ -24,7 +25,7 @@ _START = Place("arena", 0, 0)
 Next = Callable[[], Way]
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
     """A kernel, how its programs share it, and ways to run it; places by operand and result number.
 

@@ -9,11 +9,11 @@ parameters. So what shares a launch has one text, and parameters that fit into a
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from gflow.compiler.targets import Device
 from gflow.dialects.program import Place
+from gflow.dialects.records import record
 from gflow.dialects.types import COMPLEX, TensorType
 
 from ....constants import is_parameter, signed
@@ -37,7 +37,7 @@ class Parameter(NamedTuple):
     value: int | float | Place
 
 
-@dataclass(frozen=True)
+@record
 class Member:
     """A kernel of a launch: its text, as what the text follows from, and what a launch of it alone would pass."""
 

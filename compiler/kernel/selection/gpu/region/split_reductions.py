@@ -8,12 +8,13 @@ With several levels of reductions (a variance after a mean) this is done level b
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
 from gflow.compiler.targets import Device
 from gflow.dialects.program import Place, TritonConfig
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, row_major_strides
 
 from ....registers import register_dtype
@@ -33,7 +34,7 @@ _PIECE = 4096
 _LEAST = 16384
 
 
-@dataclass(frozen=True)
+@record
 class Stage:
     """A kernel to launch.
 

@@ -7,10 +7,10 @@ is walked in a loop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from gflow.compiler.kernel.description import Access, Kernel
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 #: a dimension shorter than this shares its tile with others
@@ -23,7 +23,7 @@ MOST_PERSISTENT = 8192
 _LIMIT = 1 << 31
 
 
-@dataclass(frozen=True)
+@record
 class Tiling:
     """rows, outer: dimensions, outermost first. cols: one dimension, or -1 (a kernel over one position).
 
