@@ -73,11 +73,11 @@ class Attention(Function):
     ) -> None:
         super().__init__()
         absent = {"" if form.bias else "bias", "" if form.dropout else "rng"}  # words of 0
-        addresses = set(addresses) - absent
+        pointers = set(addresses) - absent
         self.form, self.m = form, Arith(self, VECTOR)
         self.one = Arith(self, "f32")
         self.w = {
-            name: self.load_word(i, "!llvm.ptr" if name in addresses else "i64")
+            name: self.load_word(i, "!llvm.ptr" if name in pointers else "i64")
             for i, name in enumerate(names)
         }
         for name in functions:
