@@ -120,7 +120,7 @@ def _best(
     function: func.FuncOp, streams: Streams, contractions: set[int], growth: float
 ) -> list[int]:
     """The quickest order that needs little more memory than the one that stands."""
-    lives = lives_of(function)
+    lives = lives_of(function, read=(streams.body, streams.found.at))
     most = lives.lower_bound * (1 + growth)
     program = list(range(len(streams.seconds)))
     best, least = program, float("inf")
