@@ -566,6 +566,9 @@ def on_the_wire(rank: int, world: int) -> None:
 @check
 def refused(rank: int, world: int) -> None:
     """What a graph would lose is an error that says so."""
+    from torch.distributed._composable.replicate import replicate
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
     def fails(function: Callable[[], Any], *words: str) -> None:
         with pytest.raises(GraphError) as found:
@@ -583,6 +586,23 @@ def refused(rank: int, world: int) -> None:
     fails(
         lambda: graph_of(model, torch.optim.SGD(model.parameters(), 0.1))(*batch(rank, 0)),
         "communication hook",
+    )
+    replicated = replicate(net())
+    fails(
+        lambda: graph_of(replicated, torch.optim.SGD(replicated.parameters(), 0.1))(
+            *batch(rank, 0)
+        ),
+        "replicate()", "DistributedDataParallel",
+    )  # fmt: skip
+
+    class Own(DefaultReduceScatter):
+        """A reduce-scatter of the author's."""
+
+    divided: Any = fully_shard(even_net())
+    divided.set_custom_reduce_scatter(Own())
+    fails(
+        lambda: graph_of(divided, torch.optim.SGD(divided.parameters(), 0.1))(*batch(rank, 0)),
+        "set_custom_reduce_scatter",
     )
     model = DDP(net())
     train = graph_of(model, torch.optim.SGD(model.parameters(), 0.1))

@@ -222,9 +222,15 @@ def refused(rank: int) -> None:
         try:
             Forward()(x)
         except Exception as found:
-            return str(found)
+            return "\n".join([str(found), *getattr(found, "__notes__", ())])
         raise AssertionError("it was not refused")
 
+    class Moved(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.redistribute(over, [Replicate()])
+
+    told = error(Moved(), distribute_tensor(torch.ones(4, 8), over, [Shard(0)]))
+    assert "gflow.to_global(x, placement, sbp)" in told, told
     told = error(parallelize_module(nn.Linear(8, 4), over, ColwiseParallel()), torch.ones(4, 8))
     assert "use_local_output=False" in told, told
     assert "global_ranks.py" in told, told

@@ -99,7 +99,9 @@ class Lives:
         return max(self.per_op, default=0)
 
 
-def lives_of(function: func.FuncOp, *, take_over: bool = True) -> Lives:
+def lives_of(
+    function: func.FuncOp, *, take_over: bool = True, read: tuple[Body, list[Layout]] | None = None
+) -> Lives:
     """The lives of a function's values, in the order in which its ops stand.
 
     Views live in what they look at. Before gflow-materialize the copies that it will insert are
@@ -107,9 +109,13 @@ def lives_of(function: func.FuncOp, *, take_over: bool = True) -> Lives:
 
     Args:
         take_over: let a kernel's result take over the buffer of an operand that dies in it.
+        read: the function as it stands and its layouts, where these are known.
     """
-    body = read_body(function)
-    at, target = layouts(function, body), aliases(function, body)
+    if read is None:
+        body = read_body(function)
+        read = body, layouts(function, body)
+    body, at = read
+    target = aliases(function, body)
     place: dict[int, str] = {}
     for n, (v, alias) in enumerate(zip(owners(body, at, target), target)):
         place[v] = f"result:{n}" if alias is None else f"arg:{alias}"

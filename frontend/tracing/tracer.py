@@ -115,7 +115,7 @@ def _located(locator: Locator) -> Iterator[None]:
                 "Use torch.where for a choice and a Python loop of fixed length, or call the function through "
                 "gflow.compile, which compiles the code around it."
             ) from error
-        note = f"{user_line(error)}raised in build() while the graph was traced{where}"
+        note = f"{user_line(error)}raised in build() while the graph was traced{where}{_of_dtensor(error)}"
         if (instead := advice(error)) is not None:
             note += f". {instead}"
         if hasattr(error, "add_note"):
@@ -124,6 +124,17 @@ def _located(locator: Locator) -> Iterator[None]:
             error.args = (f"{error.args[0]}\n{note}", *error.args[1:])
         mark_traced(error)
         raise
+
+
+def _of_dtensor(error: Exception) -> str:
+    """What to write instead of a method that DTensors alone have."""
+    asked = getattr(error, "name", None) if isinstance(error, AttributeError) else None
+    if asked not in ("redistribute", "full_tensor", "to_local", "placements", "device_mesh"):
+        return ""
+    return (
+        f". In build() a global tensor (DTensor) is a plain tensor of its global shape: leave .{asked} out, or say "
+        "with gflow.to_global(x, placement, sbp) how a value is to lie"
+    )
 
 
 class Tracing(TracedSteps):

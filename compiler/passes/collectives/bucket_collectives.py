@@ -31,7 +31,7 @@ merged (those with `gflow.gradient`). Collectives of the author are not changed.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 from gflow.compiler.ir.collectives import (
@@ -78,13 +78,8 @@ def run(function: func.FuncOp, options: BucketOptions) -> None:
     ops = [*(o.op for o in body.ops), body.terminator]
     for bucket in _buckets(body, found, options.bytes):
         # gathers come late, as what they give is large; others as soon as their operands are there
-        late = kind_of(bucket[0].op) == "all_gather"
-        at = (
-            min(map(partial(_read, body), bucket))
-            if late
-            else max(_made(body, o) for o in bucket) + 1
-        )
-        _join(bucket, ops[at])
+        late = kind_of(bucket.ops[0].op) == "all_gather"
+        _join(bucket.ops, ops[bucket.read if late else bucket.made + 1])
     gone = {o.index for o in found}
     for o in reversed(body.ops):
         if o.index in gone:
@@ -102,36 +97,57 @@ def _read(body: Body, o: Op) -> int:
     return min(body.users[o.results[0]], default=len(body.ops))
 
 
-def _buckets(body: Body, found: list[Op], most: int) -> list[list[Op]]:
+@dataclass
+class _Bucket:
+    """ops: collectives that are sent as one. operands: what they send. size: their bytes. made: the last op that makes
+    an operand; read: the first that reads a result."""
+
+    ops: list[Op]
+    operands: set[int]
+    size: int
+    made: int
+    read: int
+
+    def takes(self, other: _Bucket, limit: int) -> bool:
+        """Whether another one may become part: all operands are made before any result is read."""
+        apart = max(self.made, other.made) >= min(self.read, other.read)
+        fits = self.size + other.size <= limit
+        return fits and not apart and self.operands.isdisjoint(other.operands)
+
+    def add(self, other: _Bucket) -> None:
+        """Make another one part of this."""
+        self.ops += other.ops
+        self.operands |= other.operands
+        self.size += other.size
+        self.made, self.read = max(self.made, other.made), min(self.read, other.read)
+
+
+def _buckets(body: Body, found: list[Op], most: int) -> list[_Bucket]:
     """The buckets: in each, all operands are produced before any result is read."""
-    buckets: list[list[Op]] = []
-    open_: dict[tuple[object, ...], list[Op]] = {}
+    buckets: list[_Bucket] = []
+    open_: dict[tuple[object, ...], _Bucket] = {}
     opened: Counter[tuple[object, ...]] = Counter()
     for o in sorted(found, key=partial(_rank, body)):
         attrs = attributes_read(o.op)
-        ty = body.types[o.operands[0]]
         limits = _limits(o, most)
         key = (
             attrs["kind"],
             attrs.get("axes"),
             attrs.get("group"),
             attrs.get("reduction"),
-            ty.dtype,
+            body.types[o.operands[0]].dtype,
             limits,
             # what the backward reads is not gathered for the forward
             attrs["kind"] == "all_gather" and source_of(o.op).phase,
         )
-        bucket = open_.get(key, [])
-        size = sum(_nbytes(body, p) for p in [*bucket, o])
-        both = [*bucket, o]
-        twice = any(p.operands[0] == o.operands[0] for p in bucket)
-        apart = max(_made(body, p) for p in both) >= min(_read(body, p) for p in both)
-        limit = limits[min(opened[key], len(limits)) - 1] if bucket else 0
-        if not bucket or size > limit or apart or twice:
-            bucket = open_[key] = []
+        one = _Bucket([o], {o.operands[0]}, _nbytes(body, o), _made(body, o), _read(body, o))
+        limit = limits[min(opened[key], len(limits)) - 1]
+        if key in open_ and open_[key].takes(one, limit):
+            open_[key].add(one)
+        else:
+            open_[key] = one
             opened[key] += 1
-            buckets.append(bucket)
-        bucket.append(o)
+            buckets.append(one)
     return buckets
 
 

@@ -121,7 +121,7 @@ def _best(
     function: func.FuncOp, streams: Streams, contractions: set[int], growth: float
 ) -> list[int]:
     """The fastest order whose peak of live bytes exceeds that of the present order by at most the share `growth`."""
-    lives = lives_of(function)
+    lives = lives_of(function, read=(streams.body, streams.found.at))
     most = lives.lower_bound * (1 + growth)
     program = list(range(len(streams.seconds)))
     best, least = program, float("inf")

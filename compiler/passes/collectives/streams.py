@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import field
 from functools import cached_property
 from itertools import accumulate
 
@@ -38,6 +39,7 @@ class Streams:
     sending: Mapping[int, float]
     gathers: Set[int]
     forms: Set[int]
+    _readers: dict[int, int] = field(default_factory=dict)
 
     @property
     def body(self) -> Body:
@@ -73,6 +75,11 @@ class Streams:
 
     def reader(self, i: int) -> int:
         """The first op in program order that computes with an op's result."""
+        if i not in self._readers:
+            self._readers[i] = self._first_reader(i)
+        return self._readers[i]
+
+    def _first_reader(self, i: int) -> int:
         found, todo = len(self.seconds), [i]
         while todo:
             for u in self.found.after[todo.pop()]:

@@ -51,6 +51,13 @@ def _problem(module: torch.nn.Module) -> tuple[str, str] | None:
     kinds = {k.__name__ for k in type(module).__mro__}
     if "DistributedDataParallel" in kinds and _ranks(getattr(module, "process_group", None)) > 1:
         return ("hooks of autograd synchronize its gradients, and a graph has none", _GRADIENTS)
+    replicated = "torch.distributed._composable.replicate"  # and replicate_with_fsdp
+    if any(k.__module__.startswith(replicated) for k in type(module).__mro__):
+        return (
+            "replicate() synchronizes its gradients by hooks of autograd, and a graph has none",
+            "Use DistributedDataParallel({name}), and for tensor parallelism besides fully_shard() over the other "
+            "dimension of the mesh.",
+        )
     if "FullyShardedDataParallel" in kinds:
         return (
             "it gathers its parameters from the other ranks by hooks at each call, which a graph does not run",

@@ -88,6 +88,12 @@ def _problem(found: ShardedModule, training: bool) -> str:
             return (
                 "has a hook or factor of its own for gradients: a graph takes the mean over ranks."
             )
+        given = (group._all_gather_comm, group._reduce_scatter_comm)
+        if not all(type(comm).__module__.startswith("torch.") for comm in given):
+            return (
+                "has an all-gather or reduce-scatter of its own (set_custom_all_gather, set_custom_reduce_scatter), "
+                "which a graph does not run: leave it out."
+            )
         if training and not group.reduce_grads:
             return (
                 "is without synchronization of gradients (set_requires_gradient_sync(False)): a call of a graph makes "
