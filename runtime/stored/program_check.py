@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from gflow.dialects import limits
-from gflow.dialects.extents import N
+from gflow.dialects.extents import Extent, N
 from gflow.dialects.opdef import VerifyError
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import KINDS, REDUCTIONS, shard_size
@@ -236,18 +236,20 @@ class _Memory:
                     f"result {result.name!r} has {size} bytes, of which steps reach {self.reached[n]}"
                 )
 
-    def check(self, place: Place, size: Any) -> None:
-        """So many bytes from a place on are there."""
-        offset, size = fixed(place.offset, self.n), fixed(size, self.n)
+    def check(self, place: Place, reach: Any) -> None:
+        """So many bytes from a place on are there. Where the reach depends on the size of the call, it is negative for a
+        piece that begins behind the end: such a piece is empty."""
+        offset, size = fixed(place.offset, self.n), fixed(reach, self.n)
         spaces = self.spaces[place.space]
         if not (type(place.index) is int and 0 <= place.index < len(spaces)):
             raise ValueError(f"there is no {place.space} {place.index}")
-        if not (offset >= 0 and size >= 0 and offset + size <= spaces[place.index]):
+        possible = size >= 0 or isinstance(reach, Extent)
+        if not (offset >= 0 and possible and offset + size <= spaces[place.index]):
             raise ValueError(
                 f"bytes {offset} to {offset + size} of {place.space} {place.index}, which has "
                 f"{spaces[place.index]}"
             )
-        if place.space == "result":
+        if place.space == "result" and size > 0:
             self.reached[place.index] = max(self.reached[place.index], offset + size)
 
     def check_ref(self, ref: TensorRef) -> None:
