@@ -237,8 +237,8 @@ class _Memory:
                 )
 
     def check(self, place: Place, reach: Any) -> None:
-        """So many bytes from a place on are there. Where the reach depends on the size of the call, it is negative for a
-        piece that begins behind the end: such a piece is empty."""
+        """So many bytes from a place on are there. A reach that depends on the call's size is negative for a piece that
+        begins behind the end: such a piece is empty."""
         offset, size = fixed(place.offset, self.n), fixed(reach, self.n)
         spaces = self.spaces[place.space]
         if not (type(place.index) is int and 0 <= place.index < len(spaces)):
