@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
+import random
+import time
+from types import CodeType
 from typing import Any
 
 import interrupts
@@ -23,6 +27,7 @@ from interrupts import (
 from torch import Tensor, nn
 
 import gflow as flow
+from gflow.tracing.context import watched_calls
 
 _fails: list[int] = []
 
@@ -53,6 +58,24 @@ def whole(found: Any) -> int:
         assert result
         count += 1
     return count
+
+
+def test_functions_that_are_watched_while_a_trace_runs_are_put_back() -> None:
+    """An interrupt while they are exchanged, too."""
+
+    def code(of: CodeType) -> bool:
+        return of.co_filename == watched_calls.__file__ and of.co_name == "watched_calls"
+
+    found = time.perf_counter, random.random, datetime.datetime, torch.get_rng_state
+    with at_line(0, code) as seen, watched_calls.watched_calls(lambda *_: None):
+        lines = seen[0]
+    assert lines > 1000
+    for number in range(1, lines, 97):
+        with pytest.raises(Stop), at_line(number, code):  # noqa: SIM117
+            with watched_calls.watched_calls(lambda *_: None):
+                pass
+        now = time.perf_counter, random.random, datetime.datetime, torch.get_rng_state
+        assert all(a is b for a, b in zip(now, found, strict=True)), number
 
 
 @pytest.mark.parametrize("kind", KINDS)

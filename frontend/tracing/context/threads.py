@@ -45,18 +45,25 @@ def replaced(*names: tuple[Any, str, Any]) -> Iterator[None]:
     entries = [
         (owner, name, vars(owner).get(name, _MISSING), value) for owner, name, value in names
     ]
-    try:
-        for owner, name, _, value in entries:
-            setattr(owner, name, value)
-        _active.extend(entries)
-        yield
-    finally:
+
+    def put_back() -> None:
         _active[:] = [e for e in _active if all(e is not mine for mine in entries)]
         for owner, name, original, value in entries:
             _set(owner, name, original)
             function = value.__func__ if isinstance(value, staticmethod) else value
             if hasattr(function, "_over"):
                 function._over = True
+
+    try:
+        for owner, name, _, value in entries:
+            setattr(owner, name, value)
+        _active.extend(entries)
+        yield
+    finally:
+        try:
+            put_back()
+        finally:
+            put_back()  # once more: an interrupt may have ended the first
 
 
 @contextlib.contextmanager

@@ -153,16 +153,23 @@ def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterato
         )
     holders = [*(vars(w.module) for w in found), vars(datetime), vars(io), *importers, *_own()]
     saved: list[tuple[dict[str, Any], str, Any]] = []
-    for names in {id(n): n for n in holders}.values():
-        for key, value in list(names.items()):
-            if id(value) in stand_ins:
-                saved.append((names, key, value))
-                names[key] = stand_ins[id(value)]
-    try:
-        yield
-    finally:
+
+    def put_back() -> None:
         for names, key, original in saved:
             names[key] = original
+
+    try:
+        for names in {id(n): n for n in holders}.values():
+            for key, value in list(names.items()):
+                if id(value) in stand_ins:
+                    saved.append((names, key, value))
+                    names[key] = stand_ins[id(value)]
+        yield
+    finally:
+        try:
+            put_back()
+        finally:
+            put_back()  # once more: an interrupt may have ended the first
 
 
 def _is_asked_by_user(frame: FrameType | None, through: bool) -> bool:
