@@ -7,6 +7,7 @@ ones, and prints how many have left a torn state. The exit status is 3 when any 
 from __future__ import annotations
 
 import copy
+import dis
 import random
 import signal
 import sys
@@ -164,7 +165,7 @@ def at_line(number: int, files: Callable[[CodeType], bool]) -> Iterator[list[int
     seen = [0]
 
     def local(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "line":
+        if event == "line" and not _is_no_instant(frame):
             seen[0] += 1
             if seen[0] == number:
                 raise Stop
@@ -173,15 +174,20 @@ def at_line(number: int, files: Callable[[CodeType], bool]) -> Iterator[list[int
     def new(frame: FrameType, event: str, _: Any) -> Any:
         return local if files(frame.f_code) else None
 
-    grad = torch.is_grad_enabled()
     sys.settrace(new)
     try:
         yield seen
     finally:
         sys.settrace(None)
-        torch.set_grad_enabled(
-            grad
-        )  # a line of a `with` that ends comes before its __exit__, which no signal does
+
+
+def _is_no_instant(frame: FrameType) -> bool:
+    """Whether no signal is taken where a line begins: at `try`, and where a `with` ends, before its `__exit__`."""
+    code, at = frame.f_code, frame.f_lasti
+    pairs = zip(code.co_code[at : at + 6 : 2], code.co_code[at + 1 : at + 6 : 2])
+    found = [(dis.opname[op], n) for op, n in pairs]
+    ends = [op == "LOAD_CONST" and code.co_consts[n] is None for op, n in found] == [True] * 3
+    return ends or found[0][0] in ("NOP", "PUSH_EXC_INFO")
 
 
 def call_path(code: CodeType) -> bool:

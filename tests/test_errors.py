@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import queue
 import re
 import types
 from typing import Any
@@ -500,9 +501,9 @@ def test_outputs_that_hide_tensors(wrap: Any) -> None:
 
 
 def test_tensors_of_another_trace() -> None:
-    kept = []
-    Call(lambda x: kept.append(x * 2))(torch.ones(3))
-    text = message(Call(lambda x: x + kept[0]), torch.ones(3))
+    kept: Any = queue.SimpleQueue()
+    Call(lambda x: kept.put(x * 2))(torch.ones(3))
+    text = message(Call(lambda x: x + kept.get()), torch.ones(3))
     assert "a tensor of another trace" in text
 
 

@@ -18,7 +18,9 @@ pytestmark = needs_gloo
 
 def killed(folder: Path, how: str) -> None:
     """Two ranks train, save, and are killed in a later step."""
-    ranks = [start(restart_ranks, r, 2, folder / "store", f"start {how}") for r in range(2)]
+    ranks = [
+        start(str(restart_ranks.__file__), r, 2, folder / "store", f"start {how}") for r in range(2)
+    ]
     try:
         for each in ranks:
             assert each.stdout is not None
