@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from gflow.call.plans.compilations import Recompiles
 from gflow.call.signature import Parameters
 from gflow.call.watchers import is_building
-from gflow.errors import GraphError, GraphInputError, GraphTraceError, is_traced
+from gflow.errors import GraphError, GraphInputError, GraphTraceError, StateChangedError, is_traced
 from gflow.lowering.dtypes import LoweringError
 from gflow.nn.graph import Graph
 from gflow.tracing.context.location import here
@@ -223,8 +223,8 @@ class _Runner:
         split = self._pieces()
         if not isinstance(problem, Undivided):
             split.because_of(problem)
-        if getattr(problem, "hidden", False):
-            split.leave_to_eager("TorchDynamo would turn its random numbers into constants")
+        if isinstance(problem, StateChangedError) and problem.hidden:
+            split.leave_to_eager(f"TorchDynamo would {problem.hidden}")
         try:
             result = split(args, kwargs)
         except UNTRACED as error:  # of a whole one

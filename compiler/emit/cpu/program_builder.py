@@ -15,7 +15,7 @@ from gflow.compiler.kernel.selection.cpu.loops import loops_from, runs, way_of_l
 from gflow.dialects.extents import Piece
 from gflow.dialects.mlir import func
 from gflow.dialects.program import KernelStep, Place
-from gflow.dialects.types import COMPLEX, TensorType
+from gflow.dialects.types import NO_KERNELS, TensorType
 
 from ..placement import Placement
 from .language.parameters import Plan, plan_of, structure
@@ -62,12 +62,12 @@ class Builder(Placement):
         the model has it if None (conversions of halves, zeros).
 
         Raises:
-            CannotLower: the kernel reads or writes complex numbers, or it cannot run as was chosen.
+            CannotLower: there are no kernels on what it reads or writes, or it cannot run as was chosen.
         """
         if not runs(k):
             return
-        if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
-            raise CannotLower(f"there are no kernels on complex numbers: {label}")
+        if any(access.dtype in NO_KERNELS for access in (*k.loads, *k.stores)):
+            raise CannotLower(f"there are no kernels on complex numbers or float8: {label}")
         k = canonical(k)
         way = way or way_of_loops(k)
         p = plan_of(k, loops_from(way, k))

@@ -30,7 +30,7 @@ from gflow.dialects.distribution.mesh import SHARDING, WHOLE, mesh_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import COLLECTIVE, SHARD, shard_size
-from gflow.dialects.types import COMPLEX, TensorType
+from gflow.dialects.types import NO_KERNELS, TensorType
 
 #: how ranks combine a reduction, and the element type that they do it in (None: its own)
 _COMBINED: dict[str, tuple[str, str | None]] = {
@@ -229,8 +229,8 @@ def group_read(op: ir.Operation) -> dict[str, Any]:
 
 def divides(ty: TensorType, least: int) -> bool:
     """Whether ranks have pieces of a tensor: of `least` elements or more; there are no kernels that fill up complex
-    numbers."""
-    return ty.numel >= least and ty.dtype not in COMPLEX
+    numbers or floats of 8 bits."""
+    return ty.numel >= least and ty.dtype not in NO_KERNELS
 
 
 def gradients(function: func.FuncOp, least: int) -> list[ir.Operation]:
