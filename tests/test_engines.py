@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,41 @@ def test_inference(name: str, engine: str) -> None:
     assert calls_of(graph)
     if engine != "xla_jit":
         assert {(c.copies.operands, c.copies.results) for c in calls_of(graph)} == {(0, 0)}
+
+
+def _told(attached: list[int], attach: Callable[..., None], n: int, x: Tensor) -> None:
+    attached.append(n)
+    attach(n, x)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_memory_stays_attached(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call attaches what has moved alone, and all memory for another size."""
+    if not available(engine):
+        pytest.skip(f"{engine} is not installed")
+    torch.manual_seed(0)
+    module = mlp().eval()
+    graph = Predict(module, engine)
+    sizes = [flow.dynamic_dim(torch.randn(n, 16), 0, max=8) for n in (8, 8, 4)]
+    calls = [0, 1, 1, 2, 0, 2, 1, 1]
+    with torch.no_grad():
+        found = [graph(sizes[n]) for n in calls]  # kept, so that each result lies elsewhere
+        for n, out in zip(calls, found):
+            torch.testing.assert_close(out, module(sizes[n]), rtol=1e-4, atol=1e-5)
+        (code,) = {call._model._code for call in calls_of(graph)}
+        attached: list[int] = []
+        for kind in ("operand", "result"):
+            told = partial(_told, attached, getattr(code, kind))
+            monkeypatch.setattr(code, kind, told)
+        kept = []
+        for change, count in ((None, 9), (None, 2), (module[0].weight, 3)):
+            attached.clear()
+            if change is not None:
+                change.data = change.data / 2
+            x = flow.dynamic_dim(torch.randn(6, 16), 0, max=8)
+            kept.append((x, graph(x)))
+            torch.testing.assert_close(kept[-1][1], module(x), rtol=1e-4, atol=1e-5)
+            assert len(attached) == count
 
 
 @pytest.mark.parametrize("name", ["mlp", "convolutions"])

@@ -34,7 +34,7 @@ from ..program import collectives, seeding
 from .call_checks import call_problem
 from .failures.refusals import name_if_refusing
 from .foreach import split_foreach
-from .shapes.fakes import fake_call
+from .shapes.fakes import fake_call, same_memory
 from .symbols.argument_numbers import is_of_call, plain, settled
 from .symbols.number_nodes import Number, number_of
 from .symbols.numbers import wrap
@@ -350,7 +350,7 @@ class Recorder(TorchDispatchMode):
         if isinstance(func, torch._ops.HigherOrderOperator):
             raise self.control_flow(func)
         if func in _SAME_VALUE:
-            out: Any = self.fake_mode.dispatch(func, types, args)
+            out: Any = same_memory(self.fake_mode, func, types, args)
             set_value(out, self.value_of(args[0]))
             return out
         kwargs = kwargs or {}
