@@ -287,6 +287,23 @@ def test_modules_by_engines_that_cannot_be() -> None:
         graph(torch.randn(2, 4))
 
 
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_results_without_elements(engine: str) -> None:
+    if not available(engine):
+        pytest.skip(f"{engine} is not installed")
+    graph, x = Predict(Ends(), engine), torch.randn(256, 256) / 16
+    with torch.no_grad():
+        for found, want in zip(graph(x), Ends()(x), strict=True):
+            torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-5)
+    assert calls_of(graph)
+
+
+class Ends(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.tanh(x @ x)
+        return y @ y, y[:0] @ y
+
+
 class Parted(nn.Graph):
     """A part of the model is an engine's, perhaps the rest another's."""
 
