@@ -31,7 +31,8 @@ class PipelineOptions:
     fold_batch_norm: batch norm in inference becomes part of convolutions' weights.
     freeze: what follows from arguments that are marked as frozen alone is a function of its own, which runs once.
     weight_bits: of a frozen graph, the bits of weights of matrix products, 8 or 4; 0 leaves them as they are.
-    engine: the engine that runs what it has a form for; "" without.
+    engine: the engine that runs what it has a form for; "" without. module_engines: functions say which modules
+        engines run (`gflow.engines`).
     """
 
     amp: str = ""
@@ -49,6 +50,7 @@ class PipelineOptions:
     freeze: bool = False
     weight_bits: int = 0
     engine: str = ""
+    module_engines: bool = False
     zero: int = 0
     zero_min_size: int = 1024
     zero_restore_level: int = 1
@@ -68,12 +70,12 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         ValueError: an engine is switched on that does not run on the target.
     """
     passes = _front(options, None if options.engine else target)
-    if options.engine:
+    if options.engine or options.module_engines:
         if target.gpu:
-            raise ValueError(
-                f"{options.engine} runs on the CPU so far, not for the target {target}"
-            )
-        passes += ["gflow-simplify", "cse", f"gflow-partition-engines{{engine={options.engine}}}"]
+            what = options.engine or "an engine of a module (XRTModule)"
+            raise ValueError(f"{what} runs on the CPU so far, not for the target {target}")
+        given = f"engine={options.engine}" if options.engine else "modules-only=true"
+        passes += ["gflow-simplify", "cse", f"gflow-partition-engines{{{given}}}"]
     passes.append("gflow-assign-layout")
     if target.gpu:
         passes += ["gflow-narrow-positions", "gflow-narrow-sums"]

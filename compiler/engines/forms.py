@@ -7,7 +7,7 @@ from dataclasses import replace
 from gflow.dialects.extents import current
 from gflow.dialects.mlir import ir
 
-from .form import ON_RANKS, Form
+from .form import ON_RANKS, Call, Form
 from .onnx.openvino import FORM as OPENVINO
 from .onnx.rows import EXACT
 from .onnx.rows import FORM as ONNX
@@ -19,9 +19,17 @@ FORMS: dict[str, Form] = {"stablehlo": STABLEHLO, "onnx": ONNX}
 #: the form that an engine reads
 READS = {"xla": "stablehlo", "onnxruntime": "onnx", "openvino": "onnx", "tensorrt": "onnx"}
 
+
+def _refuse_empty(call: Call) -> str:
+    """ONNX Runtime is given memory for results, and takes none that has no address."""
+    if any(ty.numel == 0 for ty in call.results):
+        return "a result without elements: there is nothing to compute"
+    return EXACT.refuse(call)
+
+
 #: engines that have less than the form that they read, or some of it in other ways
 _OF_ENGINES = {
-    "onnxruntime": EXACT,
+    "onnxruntime": replace(EXACT, refuse=_refuse_empty),
     "openvino": OPENVINO,
     "xla": replace(STABLEHLO, without=ON_RANKS),
 }

@@ -20,6 +20,8 @@ def _refuse(call: Call) -> str:
     if found:
         return found
     types = (*call.operands, *call.results)
+    if any(ty.numel == 0 for ty in call.results):
+        return "OpenVINO takes some tensors without elements for 0-d ones"
     # the source of an update, or what is looked up, is not a position
     if call.name in _INDEXED:
         types = (call.operands[0],)
