@@ -129,6 +129,7 @@ def _front(options: PipelineOptions, target: Target | None = None) -> list[str]:
             target.gpu or options.freeze or options.amp or options.fold_batch_norm or options.zero
         )
         passes += ["gflow-simplify", "cse"] if found and read else []
+        passes += ["gflow-recognize-windows"] if target.gpu else []
     passes.append("gflow-normalize-collectives")
     if options.freeze:  # before weights are rounded to halves
         passes.append("gflow-fold-batch-norm{frozen=true}")

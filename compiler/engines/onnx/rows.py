@@ -431,9 +431,11 @@ def _attention(w: Writer, call: Call, names: Names) -> Names:
 
 
 def _attends(call: Call) -> bool:
-    """No dropout, and nobody reads the logarithms of the rows' sums."""
+    """No dropout, window or documents, and nobody reads the logarithms of the rows' sums."""
+    found, attrs = extras(call.operands, 3), call.attrs
     unread = next(iter(call.op.results[1].uses), None) is None
-    return _F32(call) and not call.attrs["dropout"] and unread
+    plain = not attrs["dropout"] and not attrs["window"] and found.documents is None
+    return _F32(call) and plain and unread
 
 
 def _identity(w: Writer, call: Call, names: Names) -> Names:

@@ -1,6 +1,7 @@
 """Attention, forward and backward, by the kernels that PyTorch has of others: FlashAttention and cuDNN's.
 
-They take halves, without a bias; dropout's numbers are their own, so calls with it have none here.
+They take halves, without a bias, a window or documents; dropout's numbers are their own, so calls with it have none
+here.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def calls(b: Builder, o: Op) -> dict[str, AtenStep]:
     empty = any(ty.numel == 0 for ty in types)
     if (
         found.bias is not None
+        or found.documents is not None
+        or attrs["window"]
         or attrs["dropout"]
         or not halves
         or not square

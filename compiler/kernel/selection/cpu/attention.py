@@ -76,7 +76,7 @@ def contest_of(o: Op, types: Sequence[TensorType]) -> AttentionContest | None:
 
 
 def _covered(o: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> bool:
-    """Whether our own kernel can make it: float32, channels that are known, and some elements."""
+    """Whether our own kernel can make it: float32, channels that are known, some elements, no window or documents."""
     needed = NEEDED[o.name]
     first = 0 if needed == 3 else 1
     q, k, v = types[first : first + 3]
@@ -84,8 +84,10 @@ def _covered(o: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> bo
         return False
     if varies(q.shape[3]) or varies(v.shape[3]):
         return False
-    bias = extras(types, needed).bias
-    return bias is None or types[bias].dtype in ("f32", "i1")
+    found = extras(types, needed)
+    if attrs["window"] or found.documents is not None:
+        return False
+    return found.bias is None or types[found.bias].dtype in ("f32", "i1")
 
 
 def blocks_of(

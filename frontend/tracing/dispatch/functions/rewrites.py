@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -30,6 +32,8 @@ Tensor = torch.Tensor
 
 #: functions whose branches PyTorch's functionalization looks at before the recorder sees them
 _CONTROL_FLOW = {"cond", "while_loop", "scan", "associative_scan", "map_impl"}
+#: modules of `flex_attention`, which maps functions of one score over all
+_FLEX_ATTENTION = ("torch.nn.attention.flex_attention", "torch._higher_order_ops.flex_attention")
 #: functions that take an index or a condition, and its place among the arguments
 _SELECTING = {
     **dict.fromkeys(
@@ -51,6 +55,8 @@ class Rewrites(StandIns, TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if peek_interpreter_stack() is not None:
+            if _is_called_from(_FLEX_ATTENTION):
+                raise self.recorder.flex_attention()
             raise GraphTraceError(
                 f"{describe(self.recorder.locator.here())}: build() uses a torch.func transform "
                 "(vmap, grad, jvp, ...), which a graph cannot record. Write the batch dimension "
@@ -104,6 +110,16 @@ class Rewrites(StandIns, TorchFunctionMode):
         if overlaps.shares(target, self.concrete) and not any(s.wrapper is target for s in outside):
             where = describe(self.recorder.locator.here())
             raise GraphTraceError(f"{where}: {overlaps.shared_problem(func, target)}")
+
+
+def _is_called_from(names: tuple[str, ...]) -> bool:
+    """Whether code of one of these modules is at work."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") in names:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _handled(handler: Any, mode: Rewrites, func: Any, /, *args: Any, **kwargs: Any) -> Any:
