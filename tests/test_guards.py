@@ -7,6 +7,7 @@ import functools
 import types
 import warnings
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -180,6 +181,19 @@ def _pre_hook(model: Net) -> None:
     model.norm.register_forward_pre_hook(lambda m, args: (args[0] * 2,))
 
 
+def _replace_hooks(model: Net) -> None:
+    """By another dict, not by an entry of it."""
+    model.first._forward_hooks = OrderedDict({0: lambda m, args, out: out + 1})
+    model.norm._forward_pre_hooks = OrderedDict({0: lambda m, args: (args[0] * 2,)})
+
+
+def _replace_dicts(model: Net) -> None:
+    model.last._parameters = {
+        k: torch.nn.Parameter(p + 1) for k, p in model.last._parameters.items()
+    }
+    model.norm._buffers = {k: b + 1 for k, b in model.norm._buffers.items()}
+
+
 def _parametrize(model: Net) -> None:
     torch.nn.utils.parametrize.register_parametrization(model.last, "weight", _Doubled())
 
@@ -195,7 +209,7 @@ def _in_place(model: Net) -> None:
 
 CHANGES = [
     _replace_parameter, _replace_module, _load, _assign_buffer, _halve, _set_class, _set_item, _hook,
-    _pre_hook, _parametrize, _method, _in_place, Net.train, Net.double,
+    _pre_hook, _parametrize, _method, _in_place, _replace_hooks, _replace_dicts, Net.train, Net.double,
 ]  # fmt: skip
 
 

@@ -278,7 +278,7 @@ class Reads:
         for kind in HOOKS:
             hooks = own.get(kind)
             if hooks is not None:
-                self._add("hooks", hooks, None, tuple(hooks.items()), f"{path}.{kind}")
+                self._add("hooks", own, kind, tuple(hooks.items()), f"{path}.{kind}")
                 for hook in hooks.values():
                     self._visit(hook, f"{path}.{kind}")
         self._add("class", module, None, type(module), path)
@@ -287,6 +287,7 @@ class Reads:
         self._hooks_of_all()
         for kind in ("_parameters", "_buffers", "_modules"):
             held = own.get(kind, {})
+            self._add("slot", own, kind, held, f"{path}.{kind}")
             self._add("size", held, None, len(held), path)
             for name, part in list(held.items()):
                 self._add("slot", held, name, part, f"{path}.{name}")
@@ -323,7 +324,7 @@ class Reads:
             hooks = own[kind]
             if ("hooks", id(hooks)) not in self._seen:
                 self._seen["hooks", id(hooks)] = hooks
-                self._add("hooks", hooks, None, tuple(hooks.items()), f"{OF_ALL_MODULES}{kind}")
+                self._add("hooks", own, kind, tuple(hooks.items()), f"{OF_ALL_MODULES}{kind}")
                 for hook in hooks.values():
                     self._visit(hook, kind)
 

@@ -72,9 +72,10 @@ class StateGuard:
         self._typed, self._types = [r.holder for r in classes], [r.value for r in classes]
         self._calls, self._given = [r.holder for r in calls], [r.value for r in calls]
         hooks = by_kind.get("hooks", [])
-        self._unhooked = [r.holder for r in hooks if not r.value]
-        self._hooked = [r.holder for r in hooks if r.value]
+        self._unhooked = [r.holder for r in hooks if not r.value and r.key is None]
+        self._hooked = [r for r in hooks if r.value]
         self._hooks = [part for r in hooks for part in r.value]
+        self._empty = _by_keys([r for r in hooks if not r.value and r.key is not None])
 
     def holds(self) -> bool:
         """Whether a call now runs what was compiled."""
@@ -94,14 +95,22 @@ class StateGuard:
                 and all(map(same, map(type, self._typed), self._types))
                 and [read() for read in self._calls] == self._given
                 and not any(self._unhooked)
+                and not any(
+                    any(chain.from_iterable(map(dicts_of, owns))) for dicts_of, owns in self._empty
+                )
                 and (
                     not self._hooked
-                    or [*chain.from_iterable(map(dict.items, self._hooked))] == self._hooks
+                    or [*chain.from_iterable(map(now, self._hooked))] == self._hooks
                 )
                 and [*map(_requires_grad, self.tensors)] == self._flags
                 and (self._count() == self._counted)
             )
-        except (AttributeError, ValueError, RuntimeError):  # gone, empty, changed by another thread
+        except (
+            AttributeError,
+            KeyError,
+            ValueError,
+            RuntimeError,
+        ):  # gone, empty, changed by another thread
             return False
 
     def _all_parts(self) -> Any:
@@ -151,6 +160,20 @@ class StateGuard:
         return now(read)
 
 
+def _by_keys(empty: Sequence[Read]) -> list[tuple[Callable[[Any], Any], list[Any]]]:
+    """The owners of dicts of hooks that are empty, by the names of these: what gets them, and the owners. A dict may
+    be replaced by another, so its owner is asked."""
+    keys: dict[int, list[str]] = {}
+    owners = {id(r.holder): r.holder for r in empty}
+    for read in empty:
+        keys.setdefault(id(read.holder), []).append(read.key)
+    groups: dict[tuple[str, ...], list[Any]] = {}
+    for at, names in keys.items():
+        groups.setdefault(tuple(names), []).append(owners[at])
+    # of one name alone, `itemgetter` gives no tuple
+    return [(operator.itemgetter(*names, names[0]), owns) for names, owns in groups.items()]
+
+
 def now(read: Read) -> Any:
     """What would be read now."""
     kind, holder = read.kind, read.holder
@@ -176,7 +199,7 @@ def now(read: Read) -> Any:
     if kind == "names":
         return frozenset(holder)
     if kind == "hooks":
-        return tuple(holder.items())
+        return tuple((holder if read.key is None else holder.get(read.key, {})).items())
     if kind == "dict":
         return (*dict.keys(holder), *dict.values(holder))
     return tuple(holder)
