@@ -584,6 +584,18 @@ def _regions() -> None:
             case(op, [Arg((3, 4)), Arg((3, 4))], lambda x, y, n=name, a=attrs: region(x, y, n, a))
 
 
+def _numbers() -> None:
+    """Products of and to 0-d."""
+    case(
+        "matmul",
+        [Arg((1, 5)), Arg((5, 1))],
+        lambda x, y: b("reshape", b("matmul", x, y), shape=()),
+        "to a number",
+    )
+    case("matmul", [Arg(()), Arg((1, 1))],
+         lambda x, y: b("reshape", b("matmul", b("reshape", x, shape=(1, 1)), y), shape=()), "of a number")  # fmt: skip
+
+
 def all_cases() -> list[EngineCase]:
     """The cases, made once."""
     if not CASES:
@@ -598,6 +610,7 @@ def all_cases() -> list[EngineCase]:
             _pooling,
             _networks,
             _regions,
+            _numbers,
         ):
             build()
     return CASES

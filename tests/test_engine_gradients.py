@@ -121,6 +121,8 @@ def by_engine(
     # start-up: not installed everywhere
     from gflow.compiler.engines.onnx.write import write_function as write_onnx
 
+    if any(place.numel() == 0 for place in places):
+        raise EngineError("a region has no results without elements")
     form = form_of(engine)
     for view in function.regions[0].blocks[0].operations:
         op = view.operation

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from codegen_harness import Arg, b, make
 from engine_cases import EngineCase, all_cases, check
 from torch.nn import functional as F
 
 import gflow as flow
 from gflow import nn
-from gflow.compiler.engines.form import NOWHERE, call_of
+from gflow.compiler.engines.form import NOWHERE, EngineError, call_of
 from gflow.compiler.engines.forms import FORMS, form_of, written_form
 from gflow.compiler.engines.onnx.write import write_function
 from gflow.compiler.ir.modules import entry_function
@@ -52,6 +53,12 @@ def test_share_of_the_dialect() -> None:
 
 def test_onnx_runtime() -> None:
     check(cases(), lambda case: run(case, "onnxruntime"))
+
+
+def test_an_argument_of_another_type_is_named() -> None:
+    case = make("f", [Arg((4,)), Arg((4,), "i8")], lambda x, y: [b("neg", x)])
+    with pytest.raises(EngineError, match=r"cannot be written as ONNX: .* is of i8"):
+        write_function(entry_function(case.module))
 
 
 class Functions(torch.nn.Module):

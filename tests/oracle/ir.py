@@ -34,6 +34,7 @@ from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.tools.reduce import reduce_text
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
+from gflow.dialects.types import type_of
 from gflow.inspection.noise import Noise
 from gflow.lowering import lower
 from gflow.runtime import Executable
@@ -249,7 +250,10 @@ def _fits(module: ir.Module, engine: str) -> bool:
     """Whether an engine has a form for every op."""
     form = form_of(engine)
     with module.context:
-        ops = [o.operation for o in entry_function(module).regions[0].blocks[0].operations]
+        block = entry_function(module).regions[0].blocks[0]
+        if any(type_of(x).dtype not in form.dtypes for x in block.arguments):
+            return False
+        ops = [o.operation for o in block.operations]
         ops = [o for o in ops if o.name.startswith("gflow.") and o.name != "gflow.check"]
         return not any(form.why_not(call_of(op)) for op in ops)
 

@@ -442,6 +442,13 @@ def _identity(w: Writer, call: Call, names: Names) -> Names:
     return list(names)
 
 
+def _reshape(w: Writer, call: Call, names: Sequence[str]) -> Names:
+    """OpenVINO ends with a segmentation fault where a product is reshaped to no dimensions."""
+    if call.type.shape or not call.operands[0].rank:
+        return [w.reshape(names[0], call.type.shape)]
+    return [w.node("Squeeze", [names[0], w.ints(range(call.operands[0].rank))])]
+
+
 def _shaped(kind: str) -> Callable[[Writer, Call, Sequence[str]], Names]:
     return lambda w, call, names: [w.node(kind, names, axis=call.attrs["dim"])]
 
@@ -472,7 +479,7 @@ ROWS: dict[str, Row] = {
     }.items()},
     "constant": Row("initializer, `Expand`", _constant),
     "iota": Row("initializer, `Expand`", _iota),
-    "reshape": Row("`Reshape`", lambda w, c, v: [w.reshape(v[0], c.type.shape)]),
+    "reshape": Row("`Reshape`; to no dimensions `Squeeze`", _reshape),
     "transpose": Row("`Transpose`", lambda w, c, v: [w.transpose(v[0], c.attrs["permutation"])]),
     "broadcast": Row("`Reshape`, `Expand`", _broadcast),
     "slice": Row("`Slice`", _slice),

@@ -210,7 +210,13 @@ def _read(w: Writer, x: str, at: Found) -> str:
 
 
 def _value(w: Writer, name: str, ty: TensorType) -> Any:
-    """Sizes that vary by name: `n`, `2*n + 1`."""
+    """Sizes that vary by name: `n`, `2*n + 1`.
+
+    Raises:
+        EngineError: gflow writes no values of the type.
+    """
+    if ty.dtype not in NUMBERS:
+        raise EngineError(f"cannot be written as ONNX: {name} is of {ty.dtype}")
     symbol = current()
     shape = [symbol.text(s) if symbol is not None and varies(s) else s for s in ty.shape]
     return w.helper.make_tensor_value_info(name, NUMBERS[ty.dtype], shape)
