@@ -197,7 +197,7 @@ def test_layers_share_a_kernel() -> None:
 @pytest.mark.parametrize("arch", CUDA_ARCHS)
 @pytest.mark.parametrize("channels", [16, 64, 128, 256])
 def test_every_device_gets_a_config(arch: int, channels: int) -> None:
-    sizes = {"BLOCK_D": channels, "BLOCK_DV": channels, "BIAS": 1, "DROPOUT": 1}
+    sizes = {"BLOCK_D": channels, "BLOCK_DV": channels, "BIAS": 1, "DROPOUT": 1, "EDGES": 1}
     for stem in ("attention", "attention_query_grad", "attention_key_grad", "attention_bias_grad"):
         for dtype in ("f32", "bf16"):
             found = configs(stem, dtype, sizes, Target("cuda", arch))

@@ -46,6 +46,13 @@ def gathered(ids: Tensor) -> Tensor:
     return (ids[batch, q] == ids[batch, k]) & (k <= q)
 
 
+def positions(ids: Tensor) -> Tensor:
+    """As transformers compare numbers of positions, which nobody gave."""
+    batch, q, k = torch.arange(2)[:, None, None, None], i()[None, None], j()[None, None]
+    numbers = torch.arange(T)[None].expand(2, T)
+    return (numbers[batch, k] > numbers[batch, q] - 32) & (numbers[batch, k] <= numbers[batch, q])
+
+
 #: by name: a mask, what the op has then, and whether a mask is left
 Case = tuple[Callable[[Tensor], Tensor], str, bool]
 SLIDING = "window = array<i64: 31, 0>"
@@ -66,6 +73,7 @@ MASKS: dict[str, Case] = {
     "from the last": (lambda ids: j() <= i() - 5, f"window = array<i64: {T - 1}, -5>", False),
     "documents": (lambda ids: same(ids) & near(), SLIDING, False),
     "gathered": (gathered, "causal = true", False),
+    "numbers of positions": (positions, SLIDING, False),
     "hidden": (lambda ids: ~(~same(ids) | (j() > i()) | (j() < i() - 31)), SLIDING, False),
     "keys too": (lambda ids: near() & (ids != 1)[:, None, None], SLIDING, True),
     "linear bias": (lambda ids: torch.where(near(), (j() - i()) * 0.1, -INF), SLIDING, True),

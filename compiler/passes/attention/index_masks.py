@@ -9,12 +9,14 @@ from gflow.compiler.ir.ssa import Body, Op
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 from gflow.dialects.records import record
-from gflow.dialects.types import FLOATS
+from gflow.dialects.types import FLOATS, row_major_strides
 
 from .values import attributes, splat
 
-#: numbers beyond this could leave i32 when positions are added
+#: numbers of masks are below this
 _LIMIT = 1 << 30
+#: how large a sum may become, at most
+_REACH = {"i32": 1 << 31, "i64": 1 << 62}
 #: what is added to a score below this leaves no weight beside any unmasked score; in float16, the lowest number
 _LOW = {"f16": -65504.0}
 _LOWEST = -1e8
@@ -74,8 +76,9 @@ def parts_of(body: Body, bias: int) -> Parts:
     return parts
 
 
-def _viewed(body: Body, x: Seen) -> Seen:
-    """The value that broadcasts, transposes and reshapes by dimensions of size 1 show."""
+def _viewed(body: Body, x: Seen, parts: Parts) -> Seen:
+    """The value that broadcasts, transposes and reshapes by dimensions of size 1 show, and indices that go through all
+    of a value in its order."""
     while (p := body.producer[x.value]) >= 0:
         o = body.ops[p]
         dims: tuple[int | None, ...]
@@ -93,10 +96,38 @@ def _viewed(body: Body, x: Seen) -> Seen:
                 return x
             large = iter([d for d, n in zip(x.dims, shape) if n != 1])
             dims = tuple(None if n == 1 else next(large) for n in source)
+        elif o.name == "take" and (found := _indexed(body, x, o, parts)) is not None:
+            x = found
+            continue
         else:
             return x
         x = Seen(o.operands[0], dims)
     return x
+
+
+def _indexed(body: Body, x: Seen, o: Op, parts: Parts) -> Seen | None:
+    """What numbers[batch, position] shows, where these are all of both: `numbers`."""
+    table, index = o.operands
+    parts.steps += 1
+    if body.types[table].rank != 1 or parts.steps > _MOST:
+        return None
+    p = body.producer[table]
+    if p >= 0 and body.ops[p].name == "reshape":
+        (table,) = body.ops[p].operands
+    found = _affine(body, _operand(x, index), parts)
+    shape = body.types[table].shape
+    if found is None or found[-1] != 0:
+        return None
+    sizes = {d: n for d, n in zip(x.dims, body.types[x.value].shape) if d is not None}
+    dims: list[int | None] = []
+    for size, step in zip(shape, row_major_strides(shape)):
+        by = [d for d, factor in enumerate(found[:-1]) if factor == step and sizes.get(d) == size]
+        if size > 1 and len(by) != 1:
+            return None
+        dims.append(by[0] if size > 1 else None)
+    if {d for d, factor in enumerate(found[:-1]) if factor} != {d for d in dims if d is not None}:
+        return None
+    return Seen(table, tuple(dims))
 
 
 def _maker(body: Body, x: Seen, parts: Parts) -> Op | None:
@@ -113,7 +144,7 @@ def _operand(x: Seen, value: int) -> Seen:
 
 def _added(body: Body, mask: Seen, parts: Parts, rounded: bool = False) -> None:
     """Parts of what is added to scores. rounded: to another type, which only numbers that stay equal may be."""
-    x = _viewed(body, mask)
+    x = _viewed(body, mask, parts)
     o, known = _maker(body, x, parts), splat(body, x.value)
     if known == 0:
         return
@@ -154,7 +185,7 @@ def _join(parts: Parts, more: Parts) -> None:
 
 def _condition(body: Body, mask: Seen, holds: bool, parts: Parts) -> None:
     """Parts of a condition (i1) that must hold, or must not."""
-    x = _viewed(body, mask)
+    x = _viewed(body, mask, parts)
     o, known = _maker(body, x, parts), splat(body, x.value)
     if known is not None and bool(known) == holds:
         return
@@ -183,13 +214,13 @@ def _compared(body: Body, x: Seen, o: Op, holds: bool, parts: Parts) -> bool:
     predicate = attributes(o)["predicate"]
     if not holds:
         predicate = _OPPOSITE[predicate]
-    first, second = (_viewed(body, _operand(x, v)) for v in o.operands)
+    first, second = (_viewed(body, _operand(x, v), parts) for v in o.operands)
     if body.types[o.operands[0]].dtype in FLOATS:
         return _of_choice(body, first, second, predicate, parts)
     a, b = _affine(body, first, parts), _affine(body, second, parts)
     if a is not None and b is not None:
-        return _band(tuple(m - n for m, n in zip(a, b)), predicate, parts)
-    if b is not None and b[:2] == (0, 0) and _near(body, first, b[2], predicate, parts):
+        return _band([m - n for m, n in zip(a, b)], predicate, parts)
+    if b is not None and not any(b[:-1]) and _near(body, first, b[-1], predicate, parts):
         return True
     if _of_choice(body, first, second, predicate, parts):
         return True
@@ -207,12 +238,12 @@ def _compared(body: Body, x: Seen, o: Op, holds: bool, parts: Parts) -> bool:
 
 
 def _band(found: Sequence[int], predicate: str, parts: Parts) -> bool:
-    """Whether i · found[0] + j · found[1] + found[2], compared with 0, limits how far a key is from its position."""
-    of_i, of_j, number = found
+    """Whether a sum, as `_affine` has it, that is compared with 0 limits how far a key is from its position."""
+    *others, of_i, of_j, number = found
     if of_j < 0:  # the same with other signs
         predicate = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}.get(predicate, predicate)
         of_i, of_j, number = -of_i, -of_j, -number
-    if (of_i, of_j) != (-1, 1) or predicate == "ne":
+    if any(others) or (of_i, of_j) != (-1, 1) or predicate == "ne":
         return False
     if predicate in ("lt", "le", "eq"):
         parts.after(-number - (predicate == "lt"))
@@ -231,8 +262,8 @@ def _near(body: Body, x: Seen, bound: int, predicate: str, parts: Parts) -> bool
         return False
     most = bound - (predicate == "lt")
     inside = Parts()
-    below = _band((found[0], found[1], found[2] - most), "le", inside)
-    if below and _band((found[0], found[1], found[2] + most), "ge", inside):
+    below = _band((*found[:-1], found[-1] - most), "le", inside)
+    if below and _band((*found[:-1], found[-1] + most), "ge", inside):
         _join(parts, inside)
         return True
     return False
@@ -264,33 +295,55 @@ def _holds(predicate: str, a: float, b: float) -> bool:
     ]
 
 
-def _affine(body: Body, x: Seen, parts: Parts) -> tuple[int, int, int] | None:
-    """The factors of the position and of the key, and the number that is added, of a value that is such a sum."""
-    x = _viewed(body, x)
+def _affine(body: Body, x: Seen, parts: Parts) -> tuple[int, ...] | None:
+    """Of a value that is a sum of batch, head, position and key, each times a number, and of a number: these five."""
+    x = _viewed(body, x, parts)
     if body.types[x.value].dtype not in _INTEGERS:
         return None
     number = splat(body, x.value)
     if number is not None:
-        return (0, 0, int(number)) if abs(number) < _LIMIT else None
+        return (0, 0, 0, 0, int(number)) if abs(number) < _LIMIT else None
     o = _maker(body, x, parts)
     if o is None:
         return None
     if o.name == "iota":
         dim = x.dims[attributes(o)["dim"]]
-        return {2: (1, 0, 0), 3: (0, 1, 0), None: (0, 0, 0)}.get(dim)
-    if o.name not in ("add", "sub", "neg", "convert"):
+        return tuple(int(d == dim) for d in range(5))
+    if o.name == "select":
+        return _counted(body, x, o, parts)
+    if o.name not in ("add", "sub", "mul", "neg", "convert"):
         return None
     terms = [_affine(body, _operand(x, v), parts) for v in o.operands]
-    found = [t for t in terms if t is not None]
-    if len(found) != len(terms):
+    known = [t for t in terms if t is not None]
+    if len(known) != len(terms):
         return None
+    found: list[int]
     if o.name in ("add", "sub"):
         sign = 1 if o.name == "add" else -1
-        i, j, n = (a + sign * b for a, b in zip(*found))
+        found = [a + sign * b for a, b in zip(*known)]
+    elif o.name == "mul":
+        factors = [t[-1] for t in known if not any(t[:-1])]
+        others = [t for t in known if any(t[:-1])] or known[:1]
+        if not factors or len(others) != 1:
+            return None
+        found = [a * factors[-1] for a in others[0]]
     else:
-        sign = -1 if o.name == "neg" else 1
-        i, j, n = (sign * a for a in found[0])
-    return (i, j, n) if max(abs(i), abs(j)) <= 1 and abs(n) < _LIMIT else None
+        found = [-a if o.name == "neg" else a for a in known[0]]
+    sizes = [n for d, n in zip(x.dims, body.types[x.value].shape) if d is not None]
+    reach = sum(abs(a) for a in found) * max(sizes, default=1)
+    return tuple(found) if reach < _REACH[body.types[x.value].dtype] else None
+
+
+def _counted(body: Body, x: Seen, o: Op, parts: Parts) -> tuple[int, ...] | None:
+    """An index that is counted from the end where it is negative, and never is."""
+    negative = _maker(body, _viewed(body, _operand(x, o.operands[0]), parts), parts)
+    if negative is None or negative.name != "compare" or attributes(negative)["predicate"] != "lt":
+        return None
+    index = _affine(body, _operand(x, o.operands[2]), parts)
+    tested, zero = (_affine(body, _operand(x, v), parts) for v in negative.operands)
+    if index is None or tested is None or zero is None or any(zero) or min(tested) < 0:
+        return None
+    return index
 
 
 def spread(body: Body, x: Seen, sizes: Sequence[int], dims: Sequence[int]) -> ir.Value:

@@ -21,7 +21,8 @@ No kernel then reads a mask, and blocks of keys that a window or documents hide 
 - A mask is i1, or is added: numbers at least as low as -1e8 (of float16: the lowest) where it hides, and 0 or others
   where it does not.
 - Parts of a conjunction that compare i - j with a constant become the window; that compare integers of positions of q
-  with integers of positions of k, documents. Other parts stay a mask of i1; numbers that are added stay a bias.
+  with integers of positions of k, documents. Numbers that are read by indices of all positions (`ids[batch, i]`) are
+  these numbers. Other parts stay a mask of i1; numbers that are added stay a bias.
 - A mask of large finite numbers gives a row without a visible key equal weights. It becomes a window only if it is one
   alone, in which every position sees a key.
 - The gradient of a bias is kept only if what is left has the bias's shape.

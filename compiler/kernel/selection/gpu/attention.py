@@ -73,6 +73,9 @@ _HOPPER: _Table = {
     },
 }  # fmt: skip
 
+#: the same with loops for the edges of a window or of documents, where others than those of `_HOPPER` come first
+_HOPPER_EDGES: _Table = {"attention": {64: (_Way(64, 64, 4, 3), *_HOPPER["attention"][64][1:])}}
+
 #: float32 by three products of tf32, up to 128 channels
 _TF32: _Table = {
     "attention": {
@@ -126,7 +129,7 @@ def kernels_of(o: Op) -> tuple[str, ...]:
 
 def sizes_of(o: Op, body: Body) -> dict[str, int]:
     """What of an op its kernels' ways follow from: blocks that hold all channels of q and v, whether there is a bias
-    (1: of numbers, 2: a mask) or dropout.
+    (1: of numbers, 2: a mask), dropout, a window or documents.
 
     Raises:
         CannotLower: no kernel takes so many channels, or their type.
@@ -140,11 +143,13 @@ def sizes_of(o: Op, body: Body) -> dict[str, int]:
             f"gflow.{o.name} has no code for CUDA with {channels} channels of {q.dtype}: at most "
             f"{_MOST_CHANNELS}, of f32 or halves"
         )
-    bias = extras(types, 6 if first else 3).bias
+    found, attrs = extras(types, 6 if first else 3), read(OPS[o.name], o.op.attributes)
+    bias, edges = found.bias, attrs["window"] is not None or found.documents is not None
     kind = 0 if bias is None else 2 if types[bias].dtype == "i1" else 1
-    dropout = bool(read(OPS[o.name], o.op.attributes)["dropout"])
+    dropout = bool(attrs["dropout"])
     return {
         "BLOCK_D": _block(q.shape[3]), "BLOCK_DV": _block(v.shape[3]), "BIAS": kind, "DROPOUT": int(dropout),
+        "EDGES": int(edges),
     }  # fmt: skip
 
 
@@ -191,6 +196,8 @@ def configs(
         single = precision in ("", "ieee") or channels not in _TF32[stem]
         table = _SINGLE if single else _TF32
     ways = table.get(stem, {}).get(channels, _BIAS_GRAD[channels])
+    if table is _HOPPER and sizes["EDGES"]:
+        ways = _HOPPER_EDGES.get(stem, {}).get(channels, ways)
     if stem != "attention_bias_grad" and (sizes["BIAS"] or sizes["DROPOUT"]):
         ways = ways[min(len(ways) - 1, 1) :]
     d = target.device
