@@ -695,3 +695,20 @@ def test_what_a_trace_cannot_follow_is_an_error(held: Any, use: Any, match: str)
     kind = optimizer_class(update, {}, held=held)
     with pytest.raises(gflow.GraphError, match=match):
         Train(model, kind(model.parameters()))(*batches(1)[0])
+
+
+@pytest.mark.parametrize("ask", [vars, lambda o: o.__dict__], ids=["vars", "__dict__"])
+def test_attributes_that_a_step_takes_all_at_once_are_an_error(ask: Any) -> None:
+    """What it reads and puts there goes by no name."""
+
+    def update(o: Any, group: Any, p: Any, state: Any) -> None:
+        ask(o)["steps"] = ask(o).get("steps", 0) + 1
+        p.sub_(p.grad, alpha=group["lr"] / ask(o)["steps"])
+
+    model = make_model()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(
+        gflow.GraphError, match=r"all attributes of Custom at once .*Use self\.name"
+    ):
+        Train(model, optimizer_class(update, {})(model.parameters()))(*batches(1)[0])
+    torch.testing.assert_close(model.state_dict(), before)

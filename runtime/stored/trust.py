@@ -167,7 +167,7 @@ def read_key(path: Path) -> bytes:
     """
     key = read_file(path, private=True)
     if not _LEAST <= len(key) <= _MOST:
-        raise TrustError(f"{path} holds {len(key)} bytes; a key has at least {_LEAST}")
+        raise TrustError(f"{path} holds {len(key)} bytes; a key has {_LEAST} to {_MOST}")
     return key
 
 

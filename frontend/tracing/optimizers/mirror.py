@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from gflow.errors import GraphTraceError
+from gflow.tracing.context.location import is_user_code
 
 from ..data.places import MISSING
 
@@ -158,9 +160,13 @@ def plain(mirror: dict[Any, Any]) -> dict[Any, Any]:
 
 
 @contextlib.contextmanager
-def watched(objects: list[Any]) -> Iterator[dict[int, set[str]]]:
+def watched(objects: list[Any], where: str) -> Iterator[dict[int, set[str]]]:
     """While active, the names of attributes that this thread reads of each object, by its id. Their classes stay what
-    they are (`type(self) is SGD`), but for how attributes are read."""
+    they are (`type(self) is SGD`), but for how attributes are read. where: what errors begin with.
+
+    Raises:
+        GraphTraceError: the author's code asks for `__dict__`, which would show and take attributes unseen.
+    """
     seen: dict[int, set[str]] = {id(o): set() for o in objects}
     thread = threading.get_ident()
     own: list[tuple[type, Any]] = []
@@ -172,6 +178,11 @@ def watched(objects: list[Any]) -> Iterator[dict[int, set[str]]]:
 
         def read(self: Any, name: str, plain: Any = plain) -> Any:
             if threading.get_ident() == thread and id(self) in seen:
+                if name == "__dict__" and is_user_code(sys._getframe(1).f_code):
+                    raise GraphTraceError(
+                        f"{where}: step() asks for all attributes of {type(self).__name__} at once (__dict__, vars()); "
+                        "a graph follows them one by one. Use self.name, getattr() and setattr()."
+                    )
                 seen[id(self)].add(name)
             return plain(self, name)
 

@@ -387,7 +387,7 @@ def _trace_step(tracer: _Tracer, step: Callable[[Any], None]) -> OptimizerTrace:
         with _exchanged(tracer.objects):
             clip_groups(groups)
             with (
-                watched(objects) as seen,
+                watched(objects, tracer.where) as seen,
                 scaled_rates(optimizer, groups, tracer.where),
                 one_update(tracer.where),
             ):
