@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.workloads.third_party import declare_torchvision_ops
 from gflow import compiler
+from gflow.call.modes import Modes
 from gflow.runtime.stored import program_io
 
 # Tests compile: what an earlier run left on disk must not stand in for the code at hand.
@@ -40,6 +41,16 @@ def stored_programs_load(monkeypatch: pytest.MonkeyPatch) -> None:
         return programs
 
     monkeypatch.setattr(compiler, "compile_programs", checked)
+
+
+@pytest.fixture(autouse=True)
+def modes_are_put_back() -> Iterator[None]:
+    """A test that leaves PyTorch in another mode fails, not those that come after it in its process."""
+    before = Modes.current()
+    yield
+    found = Modes.current()
+    before.restore()
+    assert found == before
 
 
 @pytest.fixture

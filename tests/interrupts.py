@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import gflow as flow
+from gflow.call.modes import Modes
 
 
 class Stop(BaseException):
@@ -88,6 +89,7 @@ def snapshot(graph: Any) -> Any:
     """All that a call changes."""
     state = graph._checked()
     found: dict[str, Any] = {"state": graph.state_dict(), "torch": torch.get_rng_state()}
+    found["modes"] = vars(Modes.current())
     found["groups"] = [
         [{k: v for k, v in g.items() if k != "params"} for g in o.param_groups]
         for o in state.optimizers
@@ -182,8 +184,10 @@ def at_line(number: int, files: Callable[[CodeType], bool]) -> Iterator[list[int
 
 
 def _is_no_instant(frame: FrameType) -> bool:
-    """Whether no signal is taken where a line begins: at `try`, and where a `with` ends, before its `__exit__`."""
+    """Whether no signal is taken where a line begins: at `try`, and where a `with` ends, before its `__exit__`
+    (after a SWAP, where a value is returned from within it)."""
     code, at = frame.f_code, frame.f_lasti
+    at += 2 * (dis.opname[code.co_code[at]] == "SWAP")
     pairs = zip(code.co_code[at : at + 6 : 2], code.co_code[at + 1 : at + 6 : 2])
     found = [(dis.opname[op], n) for op, n in pairs]
     ends = [op == "LOAD_CONST" and code.co_consts[n] is None for op, n in found] == [True] * 3

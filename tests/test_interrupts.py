@@ -27,6 +27,7 @@ from interrupts import (
 from torch import Tensor, nn
 
 import gflow as flow
+from gflow.call.modes import Modes
 from gflow.tracing.context import watched_calls
 
 _fails: list[int] = []
@@ -76,6 +77,24 @@ def test_functions_that_are_watched_while_a_trace_runs_are_put_back() -> None:
                 pass
         now = time.perf_counter, random.random, datetime.datetime, torch.get_rng_state
         assert all(a is b for a, b in zip(now, found, strict=True)), number
+
+
+def test_modes_that_a_trace_enters_are_put_back() -> None:
+    """An interrupt at the first line of their `__exit__`, before it sets what was set before."""
+
+    def code(of: CodeType) -> bool:
+        return of.co_name == "__exit__" and "/torch/" in of.co_filename
+
+    for _ in range(2):  # the first one imports
+        graph, x = prepared("adam", 0)
+        with at_line(0, code) as seen:
+            graph(x)
+    before, lines = Modes.current(), seen[0]
+    for number in range(1, lines, lines // 8):
+        graph, x = prepared("adam", 0)
+        with pytest.raises(Stop), at_line(number, code):
+            graph(x)
+        assert Modes.current() == before, number
 
 
 @pytest.mark.parametrize("kind", KINDS)

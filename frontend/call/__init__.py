@@ -4,6 +4,7 @@ first_step    what a graph's first call changes before its program has run: opti
               where that is made from gradients alone, a first step is made op by op
 gradients     `graph.grad()`: gradients that can be read after a step, for those that asked for it before
 graph_state   what a graph knows: its optimizers, programs, modules, and the call that is under way
+modes         PyTorch's modes of the thread, put back after an interrupt in a first call
 programs      the program of a call: found, or made
 result_views  results that lie in the memory of an argument, a parameter or another result, as they do in eager
 sharing       programs and graphs that share memory

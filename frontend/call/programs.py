@@ -29,6 +29,7 @@ from .dynamic.automatic_numbers import as_plain, needed
 from .first_step import FirstStep, Setup
 from .gradients import keeps
 from .graph_state import GraphState, modes_of
+from .modes import Modes
 from .plans.call_record import record_call
 from .plans.compilations import Compilation
 from .plans.expected import describe_call, difference, full_message
@@ -94,7 +95,10 @@ class Programs:
                 if (plan := self._state.plans.find(own, served.leaves)) is not None:
                     return served, plan, None
         with one_at_a_time, collector_paused():
-            return self._programs(call, key, varies)
+            self._state.call.modes = Modes.current()
+            found = self._programs(call, key, varies)
+            self._state.call.modes = None
+            return found
 
     def _may_vary(self, call: BoundCall) -> bool:
         return self.config.sizes_may_vary and can_vary(call)

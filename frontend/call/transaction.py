@@ -17,6 +17,7 @@ import torch
 from gflow.runtime.interrupts import HalfDone, held
 
 from .first_step import FirstStep, Setup
+from .modes import Modes
 
 
 class Run(Protocol):
@@ -74,7 +75,7 @@ class Call:
 
     steps: how many have taken place. setup: what undoes the first state of optimizers, until a step has been
     made from it; drop: forgets the program that was compiled for it. hooked: what undoes the changes of hooks that run
-    before the step. broken: why no call can be made.
+    before the step. modes: PyTorch's, from before a program that is being made. broken: why no call can be made.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Call:
     setup: Setup | None = None
     drop: Callable[[], None] = lambda: None
     hooked: Setup | None = None
+    modes: Modes | None = None
     broken: str = ""
     _run: Run | None = None
     _goal: int = 0
@@ -126,6 +128,10 @@ class Call:
         """After an exception: finish the call, or put back what it had begun. whole: the call ends, so that what hooks
         before the step have changed is put back, too."""
         with held():
+            if self.modes is not None:
+                self.modes.restore()
+                if whole:
+                    self.modes = None
             run = self._run
             if isinstance(run, FirstStep) and run.begun and not run.done:
                 run.commit()
