@@ -1,6 +1,6 @@
 """Half-precision contractions: operands are widened to float32 in scratch, and the result is rounded once.
 
-This accumulates in float32, and uses the BLAS and the convolution kernels of float32.
+This accumulates in float32, and uses the float32 BLAS and convolution kernels.
 """
 
 from __future__ import annotations
