@@ -37,7 +37,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import Any
 
-from gflow.compiler.ir.errors import PassError
+from gflow.compiler.ir.errors import BudgetError, PassError
 from gflow.compiler.ir.ssa import read_body
 from gflow.compiler.memory.analyses import analyses_kept
 from gflow.compiler.targets import DEVICES
@@ -82,7 +82,8 @@ def run(function: func.FuncOp, options: RematerializeOptions) -> None:
     """Recompute values of the function until its arena fits the budget.
 
     Raises:
-        PassError: an option is out of range or names no device, or the budget cannot be met.
+        PassError: an option is out of range, or names no device.
+        BudgetError: the budget cannot be met.
     """
     if options.device not in DEVICES:
         raise PassError(f"no device '{options.device}'; there are {', '.join(DEVICES)}")
@@ -100,9 +101,10 @@ def run(function: func.FuncOp, options: RematerializeOptions) -> None:
     if found is None:
         found = _smallest(function, problem, before, options.scratch)
         if found[1] > budget:
-            raise PassError(
+            raise BudgetError(
                 f"the memory budget of {budget} bytes cannot be met: the least that was found is "
-                f"{found[1]} bytes, and {before} bytes are needed without computing anything again"
+                f"{found[1]} bytes, and {before} bytes are needed without recomputation",
+                found[1],
             )
     choice, after = found
     rewrite(problem, choice.result)
