@@ -140,12 +140,14 @@ def compile_programs(
         return _compile(module, options)
     other = None if twin is None else symbol_of(twin.operation)
     if twin is None or other is None:
-        raise CompileError(f"the module has a size, {symbol}, so it is compiled with a twin")
+        raise CompileError(
+            f"the module has a dynamic dimension, {symbol}, so it must be compiled together with its twin"
+        )
     options = options or CompileOptions()
     if parse_target(options.target).gpu:
         raise CompileError(
-            f"the module has a size, {symbol} (gflow.dynamic_dim); for {options.target} sizes must be "
-            "static so far"
+            f"the module has a dynamic dimension, {symbol} (gflow.dynamic_dim), which {options.target} does not "
+            "support yet"
         )
     with guesses() as first:
         made = _compile(module, options)
@@ -155,7 +157,7 @@ def compile_programs(
     if first & again:
         raise SizeError(f"{min(first & again)} is a constant, and is taken for a size")
     if (made.given, made.reads) != (check.given, check.reads):
-        raise CompileError("which values are computed once depends on the size")
+        raise CompileError("which values are computed once depends on the dynamic size")
     joined = join(made.main, check.main, (symbol, other))
     joined.seal = seal(joined)
     return replace(made, main=joined)

@@ -240,7 +240,9 @@ def _gather(op: ir.Operation, operands: Values) -> Values:
         or list(dims.operand_batching_dims)
         or any(n != s for d, (n, s) in enumerate(zip(sizes, shape)) if d != mapped[0])
     ):
-        raise Unreadable("gflow has look-ups along one dimension, of whole slices of the others")
+        raise Unreadable(
+            "gflow supports only gathers along one dimension, of whole slices of the others"
+        )
     (dim,) = mapped
     vector = dims.index_vector_dim
     places = list(type_of(index).shape)

@@ -232,7 +232,9 @@ def _copied(
         if definition.results is None:
             attributes["resultSegmentSizes"] = builder.segment_sizes(results)
     if definition.regions:
-        raise PassError("ops are split over ranks before they are fused", op)
+        raise PassError(
+            "fused ops cannot be partitioned; run gflow-partition before gflow-fuse", op
+        )
     made = ir.Operation.create(
         op.name, results=results, operands=list(operands), attributes=attributes, loc=op.location
     )

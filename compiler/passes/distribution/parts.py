@@ -58,9 +58,9 @@ def check_parts(
             )
             if moved or not all(split_dim(p) is not None for p in choice.gives):
                 raise PassError(
-                    f"works on this rank's part of a tensor that is split along '{mesh.axes[axis]}', and what it gives "
-                    "there is no part of what it gives on the whole. Let the module before give a global tensor "
-                    "(use_local_output=False, or output_layouts=Replicate()), so that this is computed on the whole",
+                    f"is computed on this rank's shard of a tensor that is sharded along '{mesh.axes[axis]}', but its "
+                    "result is not a shard of the global result. Let the preceding module return a global tensor "
+                    "(use_local_output=False, or output_layouts=Replicate())",
                     o.op,
                 )
         for v in o.results:
@@ -68,7 +68,7 @@ def check_parts(
     for n, v in enumerate(body.returned):
         if v in parted:
             raise PassError(
-                f"result {n} is this rank's part of a tensor; return a global one (use_local_output=False)",
+                f"result {n} is this rank's shard of a tensor; return the global tensor (use_local_output=False)",
                 body.terminator,
             )
 
@@ -96,14 +96,15 @@ def _at_edge(
         for axis in axes:
             if axis not in parted.get(x, ()) or placed[x][axis] != attrs["sharding"][axis]:
                 raise PassError(
-                    f"takes this rank's part of a tensor that is split along '{mesh.axes[axis]}' "
-                    f"({attrs['sharding'][axis]}), and is given a whole one, or one that is split otherwise; give it a "
-                    "DTensor, or let its input_layouts be Replicate()",
+                    f"expects this rank's shard of a tensor that is sharded along '{mesh.axes[axis]}' "
+                    f"({attrs['sharding'][axis]}), found a replicated tensor, or another sharding; pass a "
+                    "DTensor, or set its input_layouts to Replicate()",
                     o.op,
                 )
     elif x in parted:
         raise PassError(
-            "takes a part of a tensor for the whole; let the module before give a global one (use_local_output=False)",
+            "uses a shard of a tensor as if it were the global tensor; let the preceding module return a global one "
+            "(use_local_output=False)",
             o.op,
         )
 

@@ -299,7 +299,7 @@ def _rule(o: Op, body: Body) -> Factors | None:
         types = ([body.types[v] for v in o.operands], [body.types[v] for v in o.results])
         found = definition.sharding.of(*types, attrs)
     if o.name == SHARD or (o.name in ORDERED and (found is None or not attrs["axes"])):
-        raise PassError("a program of whole values has no collectives yet", o.op)
+        raise PassError("the program already has collectives: it is partitioned already", o.op)
     return found
 
 

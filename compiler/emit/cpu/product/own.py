@@ -92,7 +92,7 @@ def product(
         by_columns = contiguous(y.row, y.column, at_most_one(k)) == "lanes"
         direct = blocked.COLUMNS if by_columns else blocked.DOTS
         if a != "k" if direct == blocked.DOTS else c != "lanes":
-            raise CannotLower("a product of few rows reads operands that do not lie side by side")
+            raise CannotLower("a product of few rows does not support the strides of its operands")
     sweeps = direct == blocked.COLUMNS and height in SWEEPS
     if sweeps and (width != PIECE or blocks.across > SWEPT):
         raise CannotLower(

@@ -46,13 +46,15 @@ def batch_steps(
         inner = _together(shape, strides)
         if any(varies(size) for size in shape[:inner]):
             raise CannotLower(
-                f"a product of matrices has too many batches that vary: {list(shape)}"
+                f"a batched matrix product has too many dynamic batch dimensions: {list(shape)}"
             )
     walked = [d for d in range(inner, len(shape)) if shape[d] != 1]
     count = prod(shape[d] for d in walked)
     steps = tuple(s[walked[-1]] if walked else 0 for s in strides)
     if prod(shape[:inner]) > _MOST_RUNS:
-        raise ManyRuns(f"a product of matrices has {prod(shape[:inner]):,} runs of batches")
+        raise ManyRuns(
+            f"a batched matrix product needs {prod(shape[:inner]):,} loops of BLAS calls"
+        )
     runs = [(0,) * len(strides)]
     for d in range(inner):
         runs = [

@@ -133,7 +133,7 @@ def patches_of(
         length = 0 if whole else _length(positions, granule, 4 * k, g.groups)
     if length and (not granule or length % granule):
         raise CannotLower(
-            f"a convolution is made of multiples of {granule} positions, not {length}"
+            f"a convolution is computed in multiples of {granule} output positions, not {length}"
         )
     parts: list[tuple[int, Count]]
     parts = pieces(positions, length) if length else [(0, positions)]
@@ -223,7 +223,7 @@ def _weight(
     if copied is None:
         copied = not plain and not (other and at_most(positions) < g.o)
     if not (copied or plain or other):
-        raise CannotLower("a convolution whose weight lies in an order of its own copies it")
+        raise CannotLower("a convolution with a weight of this dimension order needs a copy of it")
     return not (copied or plain), 4 * ty.numel * copied
 
 
