@@ -13,6 +13,7 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
+from shares import mark_the_rest
 
 from benchmarks.workloads.third_party import declare_torchvision_ops
 from gflow import compiler
@@ -26,6 +27,11 @@ os.environ.setdefault("GFLOW_CACHE", "0")
 os.environ.setdefault("GFLOW_PROGRESS", "0")
 
 declare_torchvision_ops()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_the_rest(items)
 
 
 @pytest.fixture(autouse=True)

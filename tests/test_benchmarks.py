@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from benchmarks import engines, frozen
+from benchmarks.__main__ import main as benchmarks_main
 from benchmarks.compile_time import planning
 from benchmarks.compile_time.scaling import exponent, exponents
 from benchmarks.harness import report
@@ -115,7 +116,7 @@ def test_quick_run(tmp_path: Path) -> None:
         assert row["peers"]["eager"]["peak_steady_mib"] >= 0
 
 
-def test_unknown_names_are_refused() -> None:
+def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     unknown = (
         ["--models", "vgg"],
         ["--peers", "tvm"],
@@ -123,17 +124,13 @@ def test_unknown_names_are_refused() -> None:
         ["transformers", "--models", "vgg"],
     )
     for options in unknown:
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks", *options],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 2
-        assert "there are" in done.stderr
+        with pytest.raises(SystemExit) as done:
+            benchmarks_main(options)
+        assert done.value.code == 2
+        assert "there are" in capsys.readouterr().err
 
 
+@pytest.mark.sweep
 def test_passes_against_ops(tmp_path: Path) -> None:
     """Every pass of the pipeline is in the table, and the mixture has about the ops asked for."""
     path = tmp_path / "passes.json"
@@ -227,7 +224,7 @@ def test_linalg_takes_kernels_of_rows_only() -> None:
         linalg.text_of(region, linalg.WAYS["linalg"])
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_quick_run_of_a_transformers_model(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     path = tmp_path / "out.json"

@@ -45,6 +45,7 @@ def checked(name: str, program: Program, most: int | None = None) -> None:
         assert arena <= known["arena"]
 
 
+@pytest.mark.sweep
 def test_launches_of_mobilenet_keep_all_rules() -> None:
     program = planned("mobilenet_v2_32", "cuda:90")
     assert not [s for s in program.steps if isinstance(s, AtenStep)]

@@ -71,7 +71,7 @@ def test_functions_that_are_watched_while_a_trace_runs_are_put_back() -> None:
     with at_line(0, code) as seen, watched_calls.watched_calls(lambda *_: None):
         lines = seen[0]
     assert lines > 1000
-    for number in range(1, lines, 97):
+    for number in range(1, lines, 997):
         with pytest.raises(Stop), at_line(number, code):  # noqa: SIM117
             with watched_calls.watched_calls(lambda *_: None):
                 pass

@@ -93,8 +93,8 @@ def test_updates_are_eagers(name: str) -> None:
 
 
 def test_few_steps_for_many_parameters() -> None:
-    """160 parameters: their updates are at most three steps of the program."""
-    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(80)))
+    """64 parameters: their updates are at most three steps of the program."""
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(32)))
     graph = Step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
     apart = Step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), merged=False)
     for g in (graph, apart):
@@ -102,6 +102,6 @@ def test_few_steps_for_many_parameters() -> None:
         g(torch.randn(4, 8))
     found = launches(graph.ir(generic=True))
     assert len(found) <= 3
-    assert sum(found.values()) >= 80  # biases are updated where their gradients are summed
+    assert sum(found.values()) >= 32  # biases are updated where their gradients are summed
     assert alone(graph.ir(generic=True)) == 0
     assert not launches(apart.ir(generic=True))

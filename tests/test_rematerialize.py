@@ -220,6 +220,7 @@ def test_budgets_as_users_write_them() -> None:
     torch.testing.assert_close(graph(torch.ones(3)), torch.ones(3).exp())
 
 
+@pytest.mark.sweep
 def test_search_grows_with_the_program() -> None:
     """By the number of functions called: eight times the depth, under the square of the work."""
 

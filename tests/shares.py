@@ -1,0 +1,64 @@
+"""Of which parametrized tests a share runs in a plain run: one case in how many. The rest is marked as a sweep
+(`scripts/test.sh --all`).
+
+The cases are taken by a checksum of their names, so that a share holds cases of every parameter, and is the same on
+every machine.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+
+import pytest
+
+ONE_IN: dict[str, int] = {
+    "test_checkpointing.py::test_numbers_stay_the_same": 3,
+    "test_codegen_elementwise.py::test_every_op": 3,
+    "test_codegen_elementwise.py::test_strides": 6,
+    "test_codegen_random.py::test_random_regions": 2,
+    "test_codegen_reductions.py::test_every_kind_over_every_subset": 4,
+    "test_epilogues.py::test_inference": 3,
+    "test_error_inputs.py::test_a_few": 3,
+    "test_grad_scaler.py::test_steps_are_skipped_as_in_an_eager_loop": 3,
+    "test_join_reductions.py::test_backward_of_a_norm": 3,
+    "test_merge_updates.py::test_updates_are_eagers": 2,
+    "test_op_db.py::test_forward": 3,
+    "test_op_db.py::test_gradient": 4,
+    "test_op_db_references.py::test_a_few": 3,
+    "test_optimizers.py::test_matches_eager": 3,
+    "test_recognize_by_default.py::test_numbers_that_are_not_finite": 2,
+    "test_reduce.py::test_planted_bugs_shrink_to_what_they_need": 2,
+    "test_reduce.py::test_reductions_keep_modules_valid": 4,
+    "test_refused_values.py::test_an_op_that_refuses_values": 3,
+    "test_rematerialize.py::test_budgets_for_a_gpu": 3,
+    "test_sass.py::test_loops_are_not_slower": 2,
+    "test_special_values.py::test_like_eager": 3,
+    "test_third_party_optimizers.py::test_branches": 4,
+    "test_transformers.py::test_dropout": 2,
+    "test_transformers.py::test_inference": 2,
+    "test_transformers.py::test_loop": 2,
+    "test_transformers.py::test_training": 3,
+    "test_triton_attention.py::test_numerics": 2,
+    "test_triton_convolution.py::test_against_float64": 4,
+    "test_triton_convolution.py::test_epilogues": 2,
+    "test_triton_fused.py::test_every_kind": 3,
+    "test_triton_fused.py::test_every_op": 2,
+    "test_triton_models.py::test_trains_like_eager": 4,
+    "test_triton_pooling.py::test_pooling": 2,
+    "test_vmath.py::test_unary_float32_over_the_whole_range": 2,
+    "test_zoo.py::test_like_eager": 5,
+}
+
+
+def mark_the_rest(items: list[pytest.Item]) -> None:
+    """Mark the cases that are not in the share of their test."""
+    found: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        name = item.nodeid.rpartition("tests/")[2].split("[")[0]
+        if name in ONE_IN and item.get_closest_marker("sweep") is None:
+            found[name].append(item)
+    for name, cases in found.items():
+        cases.sort(key=lambda item: zlib.crc32(item.name.encode()))
+        for item in cases[-(-len(cases) // ONE_IN[name]) :]:
+            item.add_marker(pytest.mark.sweep)
