@@ -18,10 +18,11 @@ from ..program_builder import Held
 
 @dataclass
 class Passed:
-    """What one kernel is passed in the place of several launches of one text.
+    """The parameters and arguments of a kernel that replaces several launches of one source.
 
-    varying: the parameters that differ between launches, which become one for each (`name_0`, `name_1`, …). given:
-    what stands for each parameter of a launch. parameters, args: of the one kernel.
+    varying: the parameters whose arguments differ between launches; each becomes one parameter per launch (`name_0`,
+    `name_1`, …). given: for each parameter of the source, the first parameter that has the same arguments and type in
+    all launches; often itself. parameters, args: those of the combined kernel.
     """
 
     varying: list[str]
@@ -41,11 +42,11 @@ class Passed:
 
 
 def passed(group: Sequence[Held]) -> Passed:
-    """The parameters that are equal in all launches, and the names of the others, which `add_varying` adds."""
+    """The parameters with equal arguments in all launches, and the names of the others, which `add_varying` adds."""
     kinds = group[0].source.parameters
     names, first = list(kinds), group[0].args
     columns = [tuple(m.args[i] for m in group) for i in range(len(names))]
-    # what is updated is read, too: a parameter may always be the same as an earlier one
+    # an updated tensor is also read, so a parameter may equal an earlier one in every launch
     same = [
         next(
             j

@@ -107,12 +107,12 @@ def tune(
     return _without(replace(program, steps=steps, races=races), replaced)
 
 
-#: the contender that stands for all kernels of an op, in a comparison with library calls
+#: the alternative of all kernels of an op, in a comparison with library calls
 KERNELS = "kernels"
 
 
 def _without(program: Program, replaced: Mapping[int, int]) -> Program:
-    """The program without the launches that a library call in the place of the first one replaces."""
+    """The program without the launches that library calls replace; the call itself is in place of the first launch."""
     gone = {n for first, end in replaced.items() for n in range(first + 1, end)}
     number = {n: n - sum(g < n for g in gone) for n in range(len(program.steps))}
     lost = gone | set(replaced)

@@ -104,7 +104,7 @@ def speedup(p: Processor, product: Problem, threads: int) -> float:
 
 
 def share_of_peak(p: Processor, product: Problem, b: Blocks, threads: int) -> float:
-    """The predicted share of the processor's peak, from 0 to 1."""
+    """The predicted share of the CPU's peak throughput, from 0 to 1."""
     m, n = product.rows, product.columns
     height, width, _ = b.tile
     made = ceil(m / height) * height * ceil(n / width) * width
