@@ -1,8 +1,8 @@
 """The engines beside gflow's own code: the same graphs by our kernels, XLA, ONNX Runtime and OpenVINO, in turn.
 
     python -m benchmarks engines [--models mlp,decoder] [--engines own,xla,onnxruntime,openvino] [--training]
-                                 [--importers] [--freeze] [--clock wall|processor] [--rounds 15] [--threads N] [--quick]
-                                 [--json FILE]
+                                 [--importers] [--freeze] [--double] [--clock wall|processor] [--rounds 15]
+                                 [--threads N] [--quick] [--json FILE]
 
 Each engine runs in the graph that its switch makes (`enable_xla_jit()`, …), on copies of the same parameters and the
 same inputs: forwards in evaluation mode by default, whole training steps with `--training` (our code and XLA alone, the
@@ -15,7 +15,8 @@ own code, below 1 where the engine is faster. The first call is in seconds; it t
 `regions` are the parts that the engine runs; `kept` counts ops that stayed with gflow, but for checks of values and
 what only they need. An engine that is not installed is left out, and named. XLA takes all cores, whatever `--threads`
 says; the others take as many threads as PyTorch. With `--freeze` weights are constants (`config.freeze()`), as they are
-for the tools of ONNX Runtime and OpenVINO.
+for the tools of ONNX Runtime and OpenVINO. `--double` has parameters and inputs in float64: what differs in float32 by
+rounding agrees there, what is computed otherwise does not.
 
 `--importers` runs forwards by the engines' own tools beside, on the same model: XLA on the StableHLO that `flow.save`
 writes, its arguments made beforehand; ONNX Runtime on the file of `torch.onnx.export`; OpenVINO by `convert_model`.
@@ -30,6 +31,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -97,10 +99,14 @@ class Runner:
 
     def __init__(
         self, name: str, engine: str, training: bool, quick: bool, clock: Callable[[], float],
-        freeze: bool = False,
+        freeze: bool = False, double: bool = False,
     ) -> None:  # fmt: skip
         self.clock = clock
         work = make_work(name, quick)  # the same parameters and inputs for each engine
+        if double:
+            work.module.double()
+            inputs = [x.double() if x.is_floating_point() else x for x in work.inputs]
+            work = replace(work, inputs=tuple(inputs))
         work.module.train(training)
         self.inputs = work.inputs if training else work.inputs[:-1]
         self.training = training
@@ -177,7 +183,7 @@ def difference(found: list[Tensor], want: list[Tensor]) -> float:
 
 def measure(
     name: str, engines: list[str], training: bool, rounds: int, budget: float, quick: bool,
-    importers: bool = False, clock: str = "wall", freeze: bool = False,
+    importers: bool = False, clock: str = "wall", freeze: bool = False, double: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """By engine milliseconds, ratios to our own code and the engine's tool, seconds of the first call, differences,
     regions and kept ops."""
@@ -185,7 +191,7 @@ def measure(
     for engine in engines:
         note(f"{name}: {engine}")
         made[engine] = Runner(
-            name, engine, training, quick, CLOCKS[clock], freeze and engine != "xla"
+            name, engine, training, quick, CLOCKS[clock], freeze and engine != "xla", double
         )
     for engine in engines if importers else []:
         if engine != "own":
@@ -222,6 +228,7 @@ def main(argv: list[str]) -> int:
     add("--importers", action="store_true", help="each engine by its own tool beside")
     add("--clock", choices=[*CLOCKS], default="wall", help="what a time is")
     add("--freeze", action="store_true", help="weights are constants, but for XLA")
+    add("--double", action="store_true", help="parameters and inputs in float64")
     add("--training", action="store_true", help="training steps, of our own code and XLA")
     add("--rounds", type=int, default=15, help="samples of each engine, taken in turn")
     add("--seconds", type=float, default=0.1, help="of each engine in a round, forwards alone")
@@ -249,13 +256,14 @@ def main(argv: list[str]) -> int:
     rounds, budget = (2, 0.0) if args.quick else (args.rounds, args.seconds)
     what = "training step" if args.training else "forward"
     result: dict[str, Any] = {"machine": machine.describe(), "quick": args.quick, "rounds": rounds}
-    result |= {"clock": args.clock, "freeze": args.freeze}
+    result |= {"clock": args.clock, "freeze": args.freeze, "double": args.double}
     result |= {"work": what, "threads": torch.get_num_threads(), "rows": {}}
     lines: list[tuple[str, ...]] = []
     for name in args.models.split(","):
         rows = measure(
             name, engines, args.training, rounds, budget, args.quick,
             args.importers and not args.training, args.clock, args.freeze and not args.training,
+            args.double,
         )  # fmt: skip
         result["rows"][name] = rows
         for engine, row in rows.items():

@@ -7,7 +7,7 @@ from typing import Any
 from .constants import as_resource
 from .mlir import ir
 from .opdef import Attr, OpDef, VerifyError
-from .types import TensorType, try_tensor_type
+from .types import NO_KERNELS, TensorType, try_tensor_type
 
 KIND_NAMES = {
     "i64": "an i64 integer",
@@ -91,6 +91,10 @@ def from_mlir(spec: Attr, attr: ir.Attribute) -> Any:
             return tuple(a.value for a in items)
     if kind == "elements" and (isinstance(attr, ir.DenseElementsAttr) or as_resource(attr)):
         found = try_tensor_type(attr.type)
+        if found is not None and found.dtype in NO_KERNELS and as_resource(attr) is None:
+            raise VerifyError(
+                f"must be a resource, the only form in which {found.dtype} can be read"
+            )
         if found is not None:
             return found
     if kind == "type" and isinstance(attr, ir.TypeAttr):

@@ -15,7 +15,7 @@ import re
 import numpy as np
 
 from .mlir import ir
-from .types import COMPLEX, TensorType, try_tensor_type
+from .types import NO_KERNELS, TensorType, try_tensor_type
 
 #: constants of more elements are resources
 INLINE_ELEMENTS = 64
@@ -34,7 +34,7 @@ def dense_attribute(array: np.ndarray, ty: TensorType) -> ir.Attribute:
     array: holds `ty.dtype`'s bytes (bf16 as uint16, i1 as bool).
     """
     packed = np.ascontiguousarray(array)
-    if ty.dtype in COMPLEX:  # the bindings cannot read them in any other form
+    if ty.dtype in NO_KERNELS:  # the bindings cannot read them in any other form
         return _resource(packed, ty)
     if ty.numel > INLINE_ELEMENTS and not (packed == packed.flat[0]).all():
         return _resource(packed, ty)
@@ -156,7 +156,7 @@ def _externalize(op: ir.Operation) -> None:
     if not isinstance(attribute, ir.DenseElementsAttr) or attribute.is_splat:
         return
     ty = try_tensor_type(attribute.type)
-    if ty is None or ty.numel <= INLINE_ELEMENTS or ty.dtype in COMPLEX:
+    if ty is None or ty.numel <= INLINE_ELEMENTS or ty.dtype in NO_KERNELS:
         return
     data = np.frombuffer(element_bytes(attribute, ty), dtype=np.uint8)
     op.attributes["value"] = _resource(data, ty)

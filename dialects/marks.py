@@ -6,7 +6,7 @@ check them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .attributes import KIND_NAMES, from_mlir
@@ -22,6 +22,9 @@ LAUNCH = "gflow.launch"
 
 #: in a program partitioned for an engine, on an op that the engine does not run: the reason
 STAYS = "gflow.stays"
+
+#: on a function: the modules that engines run, as `<engine>:<dotted name>`
+ENGINES = "gflow.engines"
 
 #: the required fields of `gflow.kernel`, by kind
 KERNEL_KINDS: dict[str, tuple[str, ...]] = {
@@ -142,7 +145,9 @@ WAY_FIELDS = ("block", "warps", "stages", "pieces", "precision", *LOOP_FIELDS)
 
 #: attributes by the place where they are allowed: name to kind (`attributes.KIND_NAMES`)
 _KINDS = {
-    "function": {"gflow.tf32": "str[]", TARGET: "str", "gflow.given": "i64[]", "gflow.prologue_of": "str"},
+    "function": {
+        "gflow.tf32": "str[]", TARGET: "str", "gflow.given": "i64[]", "gflow.prologue_of": "str", ENGINES: "str[]",
+    },
     "argument": {
         "gflow.role": "str", "gflow.name": "str", "gflow.min": "i64", "gflow.max": "i64",
         "gflow.stand_in": "i64", "gflow.forms": "i64[]", "gflow.frozen": "bool",
@@ -151,6 +156,26 @@ _KINDS = {
     "op": {LAUNCH: "i64", STAYS: "str", "gflow.gradient": "str", "gflow.padded": "i64[]"},
 }  # fmt: skip
 _SIZE = ("gflow.min", "gflow.max")
+
+
+def engines_of(function: ir.Operation) -> dict[str, str]:
+    """By the dotted name of a module, the engine that runs its forward and backward."""
+    if ENGINES not in function.attributes:
+        return {}
+    listed = (ir.StringAttr(text).value for text in ir.ArrayAttr(function.attributes[ENGINES]))
+    return {name: engine for engine, _, name in (text.partition(":") for text in listed)}
+
+
+def engine_at(engines: Mapping[str, str], phase: str, module: str) -> str:
+    """The engine of the innermost module, of those that have one, that an op of a phase and module is part of; "" of
+    none. Updates of parameters are part of no module."""
+    while engines and phase != "optimizer":
+        if module in engines:
+            return engines[module]
+        module, dot, _ = module.rpartition(".")
+        if not dot:
+            break
+    return ""
 
 
 def launch_of(op: ir.Operation) -> int | None:

@@ -18,12 +18,15 @@ SIGNED = ("i64", "i32", "i16", "i8")
 UNSIGNED = ("ui8", "ui16", "ui32", "ui64")
 INTEGERS = SIGNED + UNSIGNED
 COMPLEX = ("complex<f32>", "complex<f64>", "complex<f16>")
-DTYPES = (*FLOATS, *INTEGERS, "i1", *COMPLEX)
+FLOATS8 = ("f8E4M3FN", "f8E5M2", "f8E4M3FNUZ", "f8E5M2FNUZ", "f8E8M0FNU")
+#: types that only PyTorch's ops compute with
+NO_KERNELS = (*COMPLEX, *FLOATS8)
+DTYPES = (*FLOATS, *INTEGERS, "i1", *NO_KERNELS)
 
 _ITEM_BYTES = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "i1": 1,
     "ui64": 8, "ui32": 4, "ui16": 2, "ui8": 1,
-    "complex<f32>": 8, "complex<f64>": 16, "complex<f16>": 4,
+    "complex<f32>": 8, "complex<f64>": 16, "complex<f16>": 4, **dict.fromkeys(FLOATS8, 1),
 }  # fmt: skip
 
 

@@ -33,10 +33,10 @@ class GraphAttributeError(GraphError, AttributeError):
 class StateChangedError(GraphError):
     """A function that `gflow.compile` compiles changes Python state, which a program does not change again.
 
-    hidden: whether TorchDynamo does not see the state either.
+    hidden: what TorchDynamo, which does not see the change either, would do; "" if it sees it.
     """
 
-    hidden = False
+    hidden = ""
 
 
 class EagerMismatch(GraphError):

@@ -134,10 +134,12 @@ class Frame:
         """Set the addresses of arguments and results in native steps and host steps."""
         at = addresses_of(args)
         fresh = [results[i].data_ptr() for i, _, _ in self._fresh]
-        if self._placed and at == self._addresses and fresh == self._result_addresses:
+        same = at == self._addresses
+        if same and self._placed and fresh == self._result_addresses:
             return
         patch = self._code.patch
-        self._moved = {i for i, (new, old) in enumerate(zip(at, self._addresses)) if new != old}
+        pairs = () if same else enumerate(zip(at, self._addresses))
+        self._moved = {i for i, (new, old) in pairs if new != old}
         for i in self._moved:
             patch("arg", i, at[i])
         moved = {("arg", i) for i in self._moved}
@@ -149,8 +151,10 @@ class Frame:
         self._args, self._results = args, results
         for call, uses in zip(self.moving, self._uses):
             # a call holds the memory that it is bound to, so that no other tensor can come to lie there
-            if not self._placed or not uses.isdisjoint(moved):
+            if not self._placed:
                 call.bind(self._locate, self.n)
+            elif not uses.isdisjoint(moved):
+                call.rebind(self._locate, moved, self.n)
         self._args, self._results = (), ()
         self._placed = True
 

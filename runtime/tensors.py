@@ -25,6 +25,11 @@ DTYPES: dict[str, torch.dtype] = {
     "complex<f32>": torch.complex64,
     "complex<f64>": torch.complex128,
     "complex<f16>": torch.complex32,
+    "f8E4M3FN": torch.float8_e4m3fn,
+    "f8E5M2": torch.float8_e5m2,
+    "f8E4M3FNUZ": torch.float8_e4m3fnuz,
+    "f8E5M2FNUZ": torch.float8_e5m2fnuz,
+    "f8E8M0FNU": torch.float8_e8m0fnu,
 }
 
 

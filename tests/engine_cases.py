@@ -543,10 +543,14 @@ def _networks() -> None:
     q, k, v = Arg((2, 6, 4, 8)), Arg((2, 5, 2, 8)), Arg((2, 5, 2, 3))
     flags = torch.rand(2, 1, 6, 5) < 0.6
     flags[0, 0, 2] = False
+    documents = [
+        Arg((2, n), "i64", values=torch.randint(3, (2, n)).sort(-1).values) for n in (6, 5)
+    ]
     extras = {
         "plain": ([], {}), "causal": ([], {"causal": True}), "bias": ([Arg((1, 4, 6, 5))], {}),
         "flags": ([Arg((2, 1, 6, 5), "i1", values=flags)], {}), "dropout": ([RNG], {"dropout": 0.3, "stream": 2}),
         "all": ([Arg((2, 4, 1, 5)), RNG], {"dropout": 0.5, "stream": 1, "causal": True}),
+        "window": ([], {"window": (1, 2)}), "documents": (documents, {"causal": True, "window": (3, 0)}),
     }  # fmt: skip
     for label, (more, attrs) in extras.items():
         full_ = {"scale": 0.3, "causal": False, **attrs}

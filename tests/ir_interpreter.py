@@ -420,6 +420,8 @@ def attention(name: str, xs: list[Tensor], a: Attrs) -> list[Tensor]:
     rest = xs[6 if grad else 3 :]
     wide = torch.promote_types(q.dtype, torch.float32)
     bias = next((x for x in rest if x.dim() == 4), None)
+    rng = next((x for x in rest if x.dim() == 1), None)
+    documents = [x for x in rest if x.dim() == 2]
     leaves = [x.to(wide).detach().requires_grad_() for x in (q, k, v)]
     if a.get("bias_grad"):
         assert bias is not None
@@ -437,6 +439,14 @@ def attention(name: str, xs: list[Tensor], a: Attrs) -> list[Tensor]:
         if a["causal"]:
             seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
             scores = scores.masked_fill(~seen, -torch.inf)
+        if a.get("window"):
+            left, right = a["window"]
+            rows, columns = (torch.arange(n) for n in scores.shape[-2:])
+            apart = columns[None, :] - rows[:, None]
+            scores = scores.masked_fill((apart < -left) | (apart > right), -torch.inf)
+        if documents:
+            equal = documents[0][:, None, :, None] == documents[1][:, None, None, :]
+            scores = scores.masked_fill(~equal, -torch.inf)
         none = (scores == -torch.inf).all(-1, keepdim=True)
         nothing = torch.nan if a.get("formula") else 0.0
         if grad:  # of rows that the logarithms say nothing of
@@ -445,7 +455,8 @@ def attention(name: str, xs: list[Tensor], a: Attrs) -> list[Tensor]:
         weights = torch.where(none, nothing, torch.softmax(plain, -1))
         sums = plain.logsumexp(-1).masked_fill(none[..., 0], torch.nan if a.get("formula") else 0.0)
         if a["dropout"]:
-            seed, offset = rest[-1].tolist()
+            assert rng is not None
+            seed, offset = rng.tolist()
             numbers = random_numbers("uniform", seed, offset, a["stream"], scores.shape, "f32")
             keep = numbers < 1.0 - a["dropout"]
             weights = weights * keep / (1.0 - a["dropout"])

@@ -245,6 +245,7 @@ def test_quick_run_of_a_transformers_model(tmp_path: Path) -> None:
     assert "max_pool2d_with_indices ×1" in done.stdout
 
 
+@pytest.mark.sweep
 def test_frozen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Peers agree, and each has a row; those of other projects where they are installed."""
     found = tmp_path / "frozen.json"

@@ -160,6 +160,10 @@ def test_engine_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(gflow.GraphError, match=r"pip install 'gflow-compiler\[tensorrt\]'"):
         config.enable_tensorrt()
     monkeypatch.setattr(packages, "available", lambda engine: True)
+    with pytest.raises(NotImplementedError, match=r"TensorRT does not run .* format='onnx'"):
+        config.enable_tensorrt()
+    config.enable_tensorrt(False)
+    assert config.switches() == {}
     config.enable_xla_jit()
     assert config.switches() == {"engine": "xla"}
     config.enable_xla_jit(False)

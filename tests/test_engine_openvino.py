@@ -38,6 +38,7 @@ def test_all_ops() -> None:
         ("add", [Arg((4,), "i64")] * 2, {}, "i64 in 32 bits"),
         ("random", [Arg((2,), "i64")], {"kind": "uniform", "stream": 1, "shape": (4,), "dtype": "f32"}, "32 bits"),
         ("pad", [Arg((4,)), Arg(())], {"low": (1,), "high": (0,)}, "a constant alone"),
+        ("neg", [Arg((1, 0, 3))], {}, "without elements"),
         ("gather", [Arg((2, 3)), Arg((1, 3), "i64", values=torch.zeros(1, 3).long())], {"dim": 1}, "GatherElements"),
     ],
 )  # fmt: skip

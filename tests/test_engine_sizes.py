@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from ir_interpreter import DTYPES
+from safetensors import safe_open
+from test_engine_stablehlo import interpret
 from test_engines import Block, calls_of
 from torch import Tensor
 
 import gflow as flow
 from gflow import nn
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import PassManager, ir, stablehlo
+from gflow.dialects.types import TensorType
+from gflow.runtime.engines.load import load_code
 from gflow.runtime.engines.packages import available
 
 SWITCHES = {"xla": "enable_xla_jit", "onnxruntime": "enable_onnxruntime", "openvino": "enable_openvino"}  # fmt: skip
@@ -44,6 +53,15 @@ class Causal(nn.Module):
         return y.cumsum(2), y.argmax(-1), x.mean() + tokens.shape[1]
 
 
+class Positions(nn.Module):
+    """Ops that take sizes as numbers, along two dimensions that vary."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        n, m = x.shape
+        scores = torch.softmax(x + torch.arange(m), 1)[: n - 1]
+        return scores.reshape(-1), nn.functional.pad(x.mean(0) * n, (1, m))
+
+
 def convolutions() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3),
                          nn.MaxPool2d((2, 1)))  # fmt: skip
@@ -55,6 +73,7 @@ CASES: dict[str, Call] = {
     "batch of images": (convolutions, lambda n: torch.randn(n, 3, 12, 12), (0,), [(2,), (5,)]),
     "height": (convolutions, lambda n: torch.randn(2, 3, n, 12), (2,), [(8,), (12,)]),
     "length": (Causal, lambda n: torch.randint(0, 50, (4, n)), (1,), [(3,), (8,), (16,)]),
+    "small": (Positions, lambda n, m: torch.randn(n, m), (0, 1), [(3, 5), (8, 4)]),
     "both": (Causal, lambda n, m: torch.randint(0, 50, (n, m)), (0, 1), [(3, 5), (8, 4)]),
 }
 
@@ -154,3 +173,108 @@ def test_an_onnx_file_has_names_of_sizes(tmp_path: Path) -> None:
     for found in (session.run(None, {"x": x.numpy()}), [*run([x.numpy()]).values()]):
         for a, b in zip(found, want, strict=True):
             torch.testing.assert_close(torch.from_numpy(a.copy()).to(b.dtype), b, rtol=1e-4, atol=1e-4)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["small"])
+def test_a_stablehlo_file_has_dynamic_dimensions(name: str, tmp_path: Path) -> None:
+    check_file(name, tmp_path)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", list(CASES))
+def test_more_stablehlo_files(name: str, tmp_path: Path) -> None:
+    check_file(name, tmp_path)
+
+
+def check_file(name: str, folder: Path) -> None:
+    """Run at a size that no call had: as it is by the reference interpreter, refined by JAX's own code by XLA, and read
+    back."""
+    make, data, dims, sizes = CASES[name]
+    torch.manual_seed(0)
+    model = make().eval()
+    graph, path = Predict(model, ""), folder / "model.mlir"
+    x = data(*sizes[-1])
+    with torch.no_grad():
+        graph(marked(data(*sizes[0]), dims))
+        want = model(x)
+        flow.save(graph, path, format="stablehlo")
+    values, metadata = tensors_of(path)
+    assert metadata["dimensions"].keys() == {"x"}
+    args = [x if n == "x" else values[n] for n in metadata["arguments"]]
+    text = path.read_text()
+    assert "?" in text.split("{", 2)[1]
+    run = [by_reference, by_jax] if available("xla") else [by_reference]
+    for found in (f(text, args) for f in run):
+        expected = list(want) if isinstance(want, tuple) else [want]
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    if name != "batch of images":  # a maximum over windows is not read
+        read = flow.from_stablehlo(text, shapes=[a.shape for a in args])
+        with torch.no_grad():
+            torch.testing.assert_close(read(*args), want, rtol=1e-4, atol=1e-4)
+
+
+def tensors_of(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with safe_open(f"{path}.safetensors", "pt") as file:
+        metadata = {key: json.loads(value) for key, value in file.metadata().items()}
+        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+
+
+def by_reference(text: str, args: list[Tensor]) -> list[Tensor]:
+    """Dynamic ops run as they stand; the interpreter has no assertions."""
+    with parsed(text) as module:
+        for op in list(module.body.operations[0].regions[0].blocks[0].operations):
+            if op.operation.name == "stablehlo.custom_call":
+                op.operation.erase()
+        return interpret(module, args)
+
+
+def by_jax(text: str, args: list[Tensor]) -> list[Tensor]:
+    """Refined, assertions checked, by JAX; compiled by XLA."""
+    mlir = pytest.importorskip("jax.extend.mlir")
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    with parsed(text) as module:
+        types = [str(TensorType(tuple(a.shape), names[a.dtype]).mlir()) for a in args]
+        stablehlo().register_stablehlo_passes()
+        passes = f"builtin.module(stablehlo-refine-arguments{{types={','.join(types)}}})"
+        PassManager.parse(passes).run(module.operation)
+        results = len(ir.FunctionType(module.body.operations[0].type).results)
+        code = load_code("xla", mlir.refine_polymorphic_shapes(str(module).encode()))
+    return code.run(args, [None] * results)
+
+
+@contextmanager
+def parsed(text: str) -> Iterator[ir.Module]:
+    context = make_context()
+    stablehlo().register_dialect(context)
+    with context, ir.Location.unknown():
+        yield ir.Module.parse(text)
+
+
+@pytest.mark.skipif(not available("xla"), reason="jaxlib is not installed")
+def test_a_stablehlo_file_trains_at_other_sizes(tmp_path: Path) -> None:
+    """Steps of the file at sizes of the range are steps of the graph; at others JAX refuses it, and so do we."""
+    graph, path = Train(False), tmp_path / "step.mlir"
+    graph.model.to(nn.Module).eval()  # no dropout
+    batches = [(torch.randn(n, 16), torch.randint(0, 4, (n,))) for n in (5, 8, 11)]
+    x, y = batches[0]
+    graph(marked(x, (0,)), marked(y, (0,)))
+    flow.save(graph, path, format="stablehlo")
+    values, metadata = tensors_of(path)
+    assert metadata["sizes"] == {"n": [2, 16]}
+    for x, y in batches:
+        values |= {"x": x, "y": y}
+        made = by_jax(path.read_text(), [values[n] for n in metadata["arguments"]])
+        torch.testing.assert_close(
+            made[0], graph(marked(x, (0,)), marked(y, (0,))), rtol=1e-5, atol=1e-6
+        )
+        values |= {
+            r["updates"]: t.clone() for r, t in zip(metadata["results"], made) if r["updates"]
+        }
+    for n, m, jax, own in ((20, 20, "n must be 2 to 16", "n must be 2 to 16, and is 20"),
+                           (5, 6, "refinement failed", "cannot be read for these shapes")):  # fmt: skip
+        values |= {"x": torch.randn(n, 16), "y": torch.zeros(m, dtype=torch.long)}
+        args = [values[n] for n in metadata["arguments"]]
+        with pytest.raises(RuntimeError, match=jax):
+            by_jax(path.read_text(), args)
+        with pytest.raises(flow.GraphError, match=own):
+            flow.from_stablehlo(path.read_text(), shapes=[a.shape for a in args])

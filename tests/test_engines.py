@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +108,7 @@ class Between(nn.Graph):
         self.config.enable_xla_jit()
 
     def build(self, x: Tensor) -> Tensor:
-        y = torch.tanh(x @ x.mT) + 4 * torch.eye(x.shape[0])
+        y = torch.tanh(x @ x.mT) + 64 * torch.eye(x.shape[0])
         return torch.exp(-(torch.linalg.inv(y) @ x).square()).sum(0)
 
 
@@ -114,7 +116,7 @@ def test_what_an_engine_cannot_have_stays() -> None:
     graph = Between()
     x = torch.randn(64, 64)
     want = torch.exp(
-        -(torch.linalg.inv(torch.tanh(x @ x.mT) + 4 * torch.eye(64)) @ x).square()
+        -(torch.linalg.inv(torch.tanh(x @ x.mT) + 64 * torch.eye(64)) @ x).square()
     ).sum(0)
     torch.testing.assert_close(graph(x), want, rtol=1e-4, atol=1e-4)
     assert len(calls_of(graph)) == 2
@@ -202,6 +204,41 @@ def test_inference(name: str, engine: str) -> None:
         assert {(c.copies.operands, c.copies.results) for c in calls_of(graph)} == {(0, 0)}
 
 
+def _told(attached: list[int], attach: Callable[..., None], n: int, x: Tensor) -> None:
+    attached.append(n)
+    attach(n, x)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_memory_stays_attached(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call attaches what has moved alone, and all memory for another size."""
+    if not available(engine):
+        pytest.skip(f"{engine} is not installed")
+    torch.manual_seed(0)
+    module = mlp().eval()
+    graph = Predict(module, engine)
+    sizes = [flow.dynamic_dim(torch.randn(n, 16), 0, max=8) for n in (8, 8, 4)]
+    calls = [0, 1, 1, 2, 0, 2, 1, 1]
+    with torch.no_grad():
+        found = [graph(sizes[n]) for n in calls]  # kept, so that each result lies elsewhere
+        for n, out in zip(calls, found):
+            torch.testing.assert_close(out, module(sizes[n]), rtol=1e-4, atol=1e-5)
+        (code,) = {call._model._code for call in calls_of(graph)}
+        attached: list[int] = []
+        for kind in ("operand", "result"):
+            told = partial(_told, attached, getattr(code, kind))
+            monkeypatch.setattr(code, kind, told)
+        kept = []
+        for change, count in ((None, 9), (None, 2), (module[0].weight, 3)):
+            attached.clear()
+            if change is not None:
+                change.data = change.data / 2
+            x = flow.dynamic_dim(torch.randn(6, 16), 0, max=8)
+            kept.append((x, graph(x)))
+            torch.testing.assert_close(kept[-1][1], module(x), rtol=1e-4, atol=1e-5)
+            assert len(attached) == count
+
+
 @pytest.mark.parametrize("name", ["mlp", "convolutions"])
 def test_onnx_file(name: str, tmp_path: Path) -> None:
     """Loaded by the engines' own tools."""
@@ -274,6 +311,87 @@ def test_modules_by_engines_that_cannot_be() -> None:
     module = nn.Linear(4, 4)
     with pytest.raises(flow.GraphError, match=r"XRTModule\(\) takes engine='XLA'.*got 'TVM'"):
         flow.XRTModule(module, engine="TVM")
-    graph = Predict(flow.XRTModule(module), "")
-    with pytest.raises(flow.GraphError, match="use the module itself"):
+    wrapped = flow.XRTModule(module)
+    with pytest.raises(Exception, match=r"torch\.compile cannot give a part"):
+        torch.compile(lambda x: wrapped(x), backend="eager")(torch.randn(2, 4))
+    graph = Predict(wrapped, "")
+    graph.config.freeze()
+    with (
+        torch.no_grad(),
+        pytest.raises(flow.GraphError, match="model is an XRTModule; use the module itself"),
+    ):
         graph(torch.randn(2, 4))
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_results_without_elements(engine: str) -> None:
+    if not available(engine):
+        pytest.skip(f"{engine} is not installed")
+    graph, x = Predict(Ends(), engine), torch.randn(256, 256) / 16
+    with torch.no_grad():
+        for found, want in zip(graph(x), Ends()(x), strict=True):
+            torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-5)
+    assert calls_of(graph)
+
+
+class Ends(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.tanh(x @ x)
+        return y @ y, y[:0] @ y
+
+
+class Parted(nn.Graph):
+    """A part of the model is an engine's, perhaps the rest another's."""
+
+    def __init__(self, engine: str, switch: str = "") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        part = nn.Sequential(nn.Linear(32, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 64))
+        self.model = nn.Sequential(nn.Linear(16, 32), part, nn.ReLU(), nn.Linear(64, 4))
+        if engine:
+            self.model.to(nn.Module)[1] = flow.XRTModule(part, engine=engine)
+        self.add_optimizer(torch.optim.AdamW(self.model.parameters(), lr=1e-2))
+        if switch:
+            getattr(self.config, switch)()
+
+    def build(self, x: Tensor, y: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(self.model(x), y)
+        loss.backward()
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("engine", "switch"), [("xla", ""), ("onnxruntime", ""), ("openvino", "enable_xla_jit")]
+)
+def test_a_part_of_a_graph_by_an_engine(engine: str, switch: str) -> None:
+    """Its forward and backward, trained as without; the rest, updates too, is the graph's."""
+    if not available(engine):
+        pytest.skip(f"{engine} is not installed")
+    torch.manual_seed(1)
+    batches = [(torch.randn(64, 16), torch.randint(0, 4, (64,))) for _ in range(3)]
+    losses = []
+    for graph in (Parted(""), Parted(engine, switch)):
+        losses.append([float(graph(x, y)) for x, y in batches])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    labels = [c.label for c in calls_of(graph) if c.step.engine == engine]
+    for label, phase in zip(labels, ("forward", "backward"), strict=True):
+        modules = re.findall(r'"(\w+:model[\w.]*)"', label)
+        assert modules
+        assert all(name.startswith(f"{phase}:model.1") for name in modules)
+    engines = {r.engine for r in graph.explain().engines}
+    assert engines == ({engine, "xla"} if switch else {engine})
+
+
+def test_a_part_of_a_compiled_module_by_an_engine() -> None:
+    """`gflow.compile` around it, and itself: results and gradients."""
+    part = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    module = nn.Sequential(nn.Linear(16, 64), part)
+    whole = nn.Sequential(module[0], flow.XRTModule(part))
+    for compiled, eager in ((flow.compile(whole), module), (flow.compile(whole[1]), part)):
+        x = torch.randn(32, eager[0].in_features)
+        want = torch.autograd.grad(eager(x).square().sum(), list(eager.parameters()))
+        got = torch.autograd.grad(compiled(x).square().sum(), list(compiled.parameters()))
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), eager(x), rtol=1e-4, atol=1e-4)
+        assert calls_of(compiled._runner.program)

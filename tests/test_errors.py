@@ -368,6 +368,20 @@ def test_functional_transforms() -> None:
         assert "torch.func transform" in message(Call(function), torch.ones(3))
 
 
+def test_flex_attention() -> None:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    x = torch.randn(1, 1, 128, 16)
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device="cpu")
+    for function in (
+        lambda x: flex_attention(x, x, x),
+        lambda x: flex_attention(x, x, x, block_mask=mask),
+    ):
+        text = message(Call(function), x)
+        assert "flex_attention and its block masks cannot be recorded" in text
+        assert "gflow.compile" in text
+
+
 def test_control_flow_by_values() -> None:
     """Loops and branches of PyTorch's own, which it compiles where it is not traced."""
     from torch._higher_order_ops import while_loop

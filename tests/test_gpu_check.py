@@ -72,6 +72,7 @@ def test_rows_in_a_process_of_their_own(check: Any) -> None:
     assert [row["name"] for row in found["sections"]["numerics"]] == ["integers int64"]
 
 
+@pytest.mark.sweep
 def test_steps_of_models(check: Any) -> None:
     status, found, text = check("--sections", "steps", only=("convnet training",))
     (row,) = found["sections"]["steps"]

@@ -567,6 +567,93 @@ def test_iterators_are_told_of() -> None:
         nn.Graph.trace(lambda x: x * next(numbers))(torch.ones(1))
 
 
+def _changing() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[], Any]]]:
+    """Functions that change what Python keeps at each call, and what shows it."""
+    grown, fresh = [1.0], array.array("d", [1.0])
+    raw, one, numbers = bytearray(b"\x01"), ctypes.c_int(0), np.zeros(2)
+    drawn, default = np.random.default_rng(0), contextvars.ContextVar("default", default=0)
+    unset: contextvars.ContextVar[int] = contextvars.ContextVar("unset")
+    local, kind, text = threading.local(), type("Kind", (), {}), "GFLOW_TEST_CHANGED"
+    count, cycle = itertools.count(), itertools.cycle([1, 2, 3])
+    os.environ.pop(text, None)
+
+    def helper() -> None:
+        pass
+
+    def put(holder: Any, name: str) -> float:
+        setattr(holder, name, getattr(holder, name, 0) + 1)
+        return float(getattr(holder, name))
+
+    def item(holder: Any) -> float:
+        holder[0] += 1
+        return float(holder[0])
+
+    def add() -> int:
+        one.value += 1
+        return one.value
+
+    def of_context(variable: contextvars.ContextVar[int]) -> int:
+        variable.set(variable.get(0) + 1)
+        return variable.get()
+
+    def environ() -> int:
+        os.environ[text] = os.environ.get(text, "") + "a"
+        return len(os.environ[text])
+
+    return {
+        "list": (lambda x: x * (grown.append(3) or len(grown)), lambda: grown),
+        "array": (lambda x: x * (fresh.append(3) or len(fresh)), lambda: fresh),
+        "bytearray": (lambda x: x * item(raw), lambda: raw),
+        "ctypes": (lambda x: x * add(), lambda: one.value),
+        "NumPy": (lambda x: x * item(numbers), lambda: numbers.tolist()),
+        "numbers that NumPy draws": (lambda x: x * float(drawn.random()), drawn.random),
+        "context variable": (lambda x: x * of_context(default), default.get),
+        "unset context variable": (lambda x: x * of_context(unset), unset.get),
+        "thread": (lambda x: x * put(local, "n"), lambda: local.n),
+        "function": (lambda x: x * put(helper, "n"), lambda: helper.n),  # type: ignore[attr-defined]
+        "class": (lambda x: x * put(kind, "n"), lambda: kind.n),  # type: ignore[attr-defined]
+        "environment": (lambda x: x * environ(), lambda: os.environ.pop(text)),
+        "count": (lambda x: x * next(count), lambda: next(count)),
+        "cycle": (lambda x: x * next(cycle), lambda: next(cycle)),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know")
+@pytest.mark.parametrize("name", _changing())
+def test_a_compiled_function_changes_state_once_a_call(name: str) -> None:
+    """Also at the first call, which is traced and then runs in pieces."""
+    (want, held), (target, mine) = _changing()[name], _changing()[name]
+    call, x = flow.compile(target), torch.ones(2)
+    expected = [want(x).tolist() for _ in range(4)]
+    shown = held()
+    assert [call(x).tolist() for _ in range(4)] == expected
+    assert mine() == shown
+
+
+@pytest.mark.parametrize("kind", ["list", "function", "count"])
+def test_a_warning_names_the_line_that_changes_state(kind: str) -> None:
+    held, numbers = [1.0], itertools.count()
+
+    def helper() -> None:
+        pass
+
+    def build(x: torch.Tensor) -> torch.Tensor:
+        if kind == "list":
+            held.append(2.0)
+        elif kind == "function":
+            helper.n = getattr(helper, "n", 0) + 1  # type: ignore[attr-defined]
+        else:
+            x = x * next(numbers)
+        return x * 2
+
+    graph = nn.Graph.trace(build)
+    with pytest.warns(UserWarning, match="It runs once for each program") as told:
+        _ = [graph(torch.ones(2)) for _ in range(2)]
+    line = next(w.lineno for w in told if ("an iterator" in str(w.message)) == (kind == "count"))
+    text = Path(__file__).read_text().splitlines()[line - 1]
+    assert {"list": "held.append", "function": "helper.n =", "count": "next(numbers)"}[kind] in text
+
+
 # optimizers
 
 SCALE, TENSOR = 1.0, torch.tensor(1.0)

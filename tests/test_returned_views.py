@@ -86,3 +86,11 @@ def test_views_of_updated_arguments(
         with torch.no_grad():
             results[0].zero_(), expected[0].zero_()
         assert torch.equal(ours, theirs)
+
+
+def test_numbers_beside_the_one_element_of_a_mapped_function():
+    """PyTorch converts such a number as if it were a tensor."""
+    torch._dynamo.reset()
+    function = torch.vmap(lambda a: a * (a * 2) * 0.5 + a)
+    x = torch.randn(1)
+    torch.testing.assert_close(torch.compile(function, backend="gflow")(x), function(x))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import logging
 
 import pytest
@@ -51,6 +52,32 @@ def test_hooks_that_change_values_see_what_eager_saves(how, caplog):
             found = gradients(within(function, context), x, weight)
             torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     assert sum("runs in eager mode within" in r.message for r in caplog.records) == 1
+
+
+def _named_as_pytorch(t):
+    return t * 2
+
+
+_named_as_pytorch.__module__ = "torch.autograd.graph"
+
+
+@pytest.mark.parametrize(
+    ("pack", "unpack"),
+    [
+        (_named_as_pytorch, lambda t: t),
+        (functools.wraps(save_on_cpu().pack_hook)(_named_as_pytorch), lambda t: t),
+        (functools.partial(torch.mul, 2), lambda t: t),
+        (torch.nn.functional.relu, torch.Tensor.clone),
+        (save_on_cpu().pack_hook, lambda packed: packed[1] * 2),
+    ],
+    ids=["module", "wraps", "partial", "function of PyTorch", "one of two"],
+)
+def test_hooks_are_known_by_their_code(pack, unpack):
+    x, weight = torch.randn(3, 4), torch.randn(4, 4)
+    context = functools.partial(saved_tensors_hooks, pack, unpack)
+    expected = gradients(within(body, context), x, weight)
+    found = gradients(within(compiled("compile", body), context), x, weight)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("how", ["compile", "torch.compile"])

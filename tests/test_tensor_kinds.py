@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -215,3 +216,112 @@ def test_an_exchange_of_memory() -> None:
     memory = x.data_ptr()
     assert flow.compile(swap)(x, y).tolist() == [2.0, 2.0]
     assert y.data_ptr() == memory
+
+
+FLOAT8 = [
+    getattr(torch, f"float8_{n}") for n in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")
+]
+
+
+def _bits(tree: Any) -> Any:
+    """Floats of 8 bits as bytes, which can be compared."""
+    return torch.utils._pytree.tree_map_only(
+        torch.Tensor, lambda t: t.view(torch.uint8) if t.dtype in FLOAT8 else t, tree
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOAT8, ids=str)
+def test_floats_of_8_bits(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Casts, moves and updates in place run through PyTorch; what eager has no kernel for is eager's error."""
+
+    def calls(x: torch.Tensor, held: torch.Tensor) -> Any:
+        narrow = x.to(dtype)
+        held.copy_(x[:2] * 3)
+        parts = torch.cat([narrow, held]).t()[1:]
+        return (
+            narrow,
+            parts,
+            parts.float() * 2,
+            narrow.to(torch.bfloat16),
+            torch.zeros(3, dtype=dtype),
+            held.float(),
+        )
+
+    torch.manual_seed(0)
+    special = torch.tensor([0.0, -0.0, float("inf"), -1e9, float("nan"), 460.0, 1e-9, 61440.0])
+    x, held = torch.cat([special, torch.randn(8) * 9]).view(4, 4), torch.zeros(4, 2).to(dtype).t()
+    graph, mine = _Calls(calls), held.clone()
+    for given in (x, x.t()):
+        want, found = calls(given, held), graph(given, mine)
+        torch.testing.assert_close(_bits((found, mine)), _bits((want, held)), equal_nan=True)
+    flow.save(graph, tmp_path / "graph")
+    loaded = flow.load(tmp_path / "graph")
+    torch.testing.assert_close(_bits(list(loaded(x.t(), mine))), _bits(list(want)), equal_nan=True)
+    with pytest.raises(NotImplementedError, match="not implemented for 'Float8"):
+        _Calls(lambda x: x.to(dtype) + 1)(x)
+    flow.save({"a": mine}, tmp_path / "tensors")
+    torch.testing.assert_close(_bits(flow.load(tmp_path / "tensors")["a"]), _bits(mine))
+
+
+def test_training_with_weights_rounded_to_8_bits() -> None:
+    class Train(nn.Graph):
+        def __init__(self, layer: torch.nn.Linear) -> None:
+            super().__init__()
+            self.layer = layer
+            self.add_optimizer(torch.optim.SGD(layer.parameters(), lr=0.1))
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            weight = self.layer.weight.to(torch.float8_e4m3fn).float()
+            loss = torch.nn.functional.linear(x, weight, self.layer.bias).square().mean()
+            loss.backward()
+            return loss
+
+    mine, x = torch.nn.Linear(4, 3), torch.randn(5, 4)
+    want = torch.nn.Linear(4, 3)
+    want.load_state_dict(mine.state_dict())
+    graph, optimizer = Train(mine), torch.optim.SGD(want.parameters(), lr=0.1)
+    for _ in range(3):
+        loss = graph(x)
+        weight = want.weight.to(torch.float8_e4m3fn).float()
+        expected = torch.nn.functional.linear(x, weight, want.bias).square().mean()
+        optimizer.zero_grad()
+        expected.backward()
+        optimizer.step()
+        torch.testing.assert_close(loss, expected.detach())
+    torch.testing.assert_close(mine.state_dict(), want.state_dict())
+
+
+def test_a_type_that_checkpoints_do_not_hold_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="float4_e2m1fn_x2"):
+        flow.save({"a": torch.zeros(2, dtype=torch.float4_e2m1fn_x2)}, tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_class_labels_of_bytes(reduction: str, weighted: bool) -> None:
+    labels, x = torch.tensor([1, 0, 255, 4], dtype=torch.uint8), torch.randn(4, 5)
+    weight = torch.rand(5) if weighted else None
+
+    def loss(x: torch.Tensor, labels: torch.Tensor) -> Any:
+        x = x.clone().requires_grad_()
+        found = torch.nn.functional.cross_entropy(
+            x, labels, weight, ignore_index=255, reduction=reduction
+        )
+        return found, torch.autograd.grad(found.sum(), x)
+
+    graph, want = _Calls(loss), loss(x, labels)
+    torch.testing.assert_close(graph(x, labels), want)
+    with pytest.raises(IndexError, match="Target 5 is out of bounds"):
+        graph(x, torch.tensor([1, 0, 3, 5], dtype=torch.uint8))
+
+
+def test_conditions_of_bytes() -> None:
+    x, mask = torch.randn(3, 4), torch.tensor([[1], [0], [2]], dtype=torch.uint8)
+    calls: list[Any] = [
+        lambda x, mask: torch.where(mask, x, 0.0),
+        lambda x, mask: torch.where(condition=mask, input=x, other=0.0),
+        lambda x, mask: x.where(mask, x * 2),
+    ]
+    for call in calls:
+        torch.testing.assert_close(_Calls(call)(x, mask), call(x, mask))

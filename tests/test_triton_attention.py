@@ -56,7 +56,11 @@ PLAIN = {"scale": 0.4, "causal": False}
 CAUSAL = {"scale": 0.3, "causal": True}
 DROPOUT = {"scale": 0.3, "causal": True, "dropout": 0.3, "stream": 5}
 
-#: q, k, v, attributes, bias
+WINDOW = {"scale": 0.3, "causal": False, "window": (20, 30)}
+SLIDING = {"scale": 0.3, "causal": True, "window": (39, 0)}
+APART = {"scale": 0.3, "causal": False, "window": (-10, 60)}
+
+#: q, k, v, attributes, bias, and whether there are documents: none, in order, in any order
 CASES: dict[str, tuple[Any, ...]] = {
     "grouped": ((2, 5, 4, 8), (2, 7, 2, 8), (2, 7, 2, 8), PLAIN, None),
     "causal, odd sizes": ((1, 35, 1, 20), (1, 37, 1, 20), (1, 37, 1, 24), CAUSAL, None),
@@ -70,12 +74,24 @@ CASES: dict[str, tuple[Any, ...]] = {
     "mask": ((2, 5, 2, 16), (2, 37, 2, 16), (2, 37, 2, 16), PLAIN, ((2, 1, 1, 37), "i1")),
     "bias": ((1, 33, 1, 16), (1, 37, 1, 16), (1, 37, 1, 16), PLAIN, ((1, 1, 33, 37), "f32")),
     "broadcast bias": ((2, 18, 2, 16), (2, 20, 1, 16), (2, 20, 1, 16), PLAIN, ((1, 1, 1, 20), "f32")),
+    "window": ((1, 160, 2, 16), (1, 170, 1, 16), (1, 170, 1, 16), WINDOW, None),
+    "sliding, whole blocks": ((1, 256, 1, 16), (1, 256, 1, 16), (1, 256, 1, 16), {**SLIDING, "window": (130, 0)}, None),
+    "sliding, few keys": ((1, 160, 1, 16), (1, 70, 1, 16), (1, 70, 1, 16), SLIDING, None),
+    "window apart": ((1, 90, 1, 16), (1, 128, 1, 16), (1, 128, 1, 16), APART, None),
+    "sliding, dropout": ((1, 70, 1, 16), (1, 72, 1, 16), (1, 72, 1, 16), {**DROPOUT, "window": (33, 0)}, None),
+    "sliding, wide, bias": (
+        (1, 96, 1, 200), (1, 96, 1, 200), (1, 96, 1, 200), {**SLIDING, "scale": 0.05}, ((1, 1, 96, 96), "f32")
+    ),
+    "documents": ((2, 160, 2, 16), (2, 160, 1, 16), (2, 160, 1, 16), PLAIN, None, "ordered"),
+    "documents, sliding": ((2, 160, 1, 16), (2, 170, 1, 16), (2, 170, 1, 16), SLIDING, None, "ordered"),
+    "documents in any order": ((1, 50, 1, 16), (1, 90, 1, 16), (1, 90, 1, 16), CAUSAL, None, "mixed"),
+    "documents, bias": ((1, 40, 2, 16), (1, 50, 2, 16), (1, 50, 2, 16), PLAIN, ((1, 1, 1, 50), "f32"), "mixed"),
 }  # fmt: skip
 
 
 def _inputs(case: tuple[Any, ...], dtype: str) -> tuple[list[str], list[Tensor], list[Tensor]]:
     """Types of the operands, then q, k, v, then the optional operands."""
-    q, k, v, attrs, bias = case
+    q, k, v, attrs, bias, *kinds = case
     types = [_type(shape, dtype) for shape in (q, k, v)]
     tensors = [torch.randn(shape).to(DTYPES[dtype]) for shape in (q, k, v)]
     extra = []
@@ -91,6 +107,15 @@ def _inputs(case: tuple[Any, ...], dtype: str) -> tuple[list[str], list[Tensor],
     if "dropout" in attrs:
         types.append("2xi64")
         extra.append(torch.tensor([0x123456789AB, 3]))
+    for order in kinds:
+        for shape in (q[:2], k[:2]):
+            types.append(_type(shape, "i64"))
+            found = (
+                torch.randint(5, shape)
+                if order == "mixed"
+                else torch.arange(shape[1]) // 48 + torch.arange(shape[0])[:, None]
+            )
+            extra.append(found)
     return types, tensors, extra
 
 
@@ -109,7 +134,7 @@ def _near(ours: Tensor, wanted: Tensor, dtype: str) -> None:
 def test_numerics(name: str, dtype: str) -> None:
     """Forward and backward; a bias's gradient, too."""
     case = CASES[name]
-    q, _, v, attrs, bias = case
+    q, _, v, attrs, bias = case[:5]
     types, tensors, extra = _inputs(case, dtype)
     text = module_text("attention", types, attrs)
     wanted = oracle(text, [*tensors, *extra])

@@ -34,6 +34,7 @@ class PipelineOptions:
         freeze: move ops that depend on frozen arguments alone into a function that runs once, the prologue.
         weight_bits: the bits of quantized weights of matrix products in a frozen graph, 8 or 4; 0 for no quantization.
         engine: the engine that runs the ops that it supports; "" for none.
+        module_engines: functions name the modules that engines run (`gflow.engines`).
     """
 
     amp: str = ""
@@ -51,6 +52,7 @@ class PipelineOptions:
     freeze: bool = False
     weight_bits: int = 0
     engine: str = ""
+    module_engines: bool = False
     zero: int = 0
     zero_min_size: int = 1024
     zero_restore_level: int = 1
@@ -73,12 +75,12 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         ValueError: an engine is switched on that does not run on the target.
     """
     passes = _front(options, None if options.engine else target)
-    if options.engine:
+    if options.engine or options.module_engines:
         if target.gpu:
-            raise ValueError(
-                f"{options.engine} runs on the CPU so far, not for the target {target}"
-            )
-        passes += ["gflow-simplify", "cse", f"gflow-partition-engines{{engine={options.engine}}}"]
+            what = options.engine or "an engine of a module (XRTModule)"
+            raise ValueError(f"{what} runs on the CPU so far, not for the target {target}")
+        given = f"engine={options.engine}" if options.engine else "modules-only=true"
+        passes += ["gflow-simplify", "cse", f"gflow-partition-engines{{{given}}}"]
     passes.append("gflow-assign-layout")
     if target.gpu:
         passes += ["gflow-narrow-positions", "gflow-narrow-sums"]
@@ -132,6 +134,7 @@ def _front(options: PipelineOptions, target: Target | None = None) -> list[str]:
             target.gpu or options.freeze or options.amp or options.fold_batch_norm or options.zero
         )
         passes += ["gflow-simplify", "cse"] if found and read else []
+        passes += ["gflow-recognize-windows"] if target.gpu else []
     passes.append("gflow-normalize-collectives")
     if options.freeze:  # before weights are rounded to halves
         passes.append("gflow-fold-batch-norm{frozen=true}")

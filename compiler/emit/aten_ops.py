@@ -109,12 +109,15 @@ def _attention(b: Placement, o: Op, overload: str, needed: int, swapped_results:
     attrs = read(OPS[o.name], o.op.attributes)
     types = [b.body.types[v] for v in o.operands]
     q, _, v = types[:3] if needed == 3 else types[1:4]
-    bias = extras(types, needed).bias
-    plain = bias is None or types[bias].dtype == q.dtype
-    if attrs["dropout"] or attrs.get("bias_grad") or not plain or q.shape[3] != v.shape[3]:
+    found = extras(types, needed)
+    bias = found.bias
+    plain = (bias is None or types[bias].dtype == q.dtype) and q.shape[3] == v.shape[3]
+    plain = plain and not attrs["window"] and found.documents is None
+    if attrs["dropout"] or attrs.get("bias_grad") or not plain:
         raise CannotLower(
-            f"gflow.{o.name} on the CPU supports no dropout, no gradient of a bias, no bias of another element type "
-            "and no other channels of v; trace the graph on the CPU, where PyTorch decomposes such a call"
+            f"gflow.{o.name} on the CPU supports no dropout, no gradient of a bias, no bias of another element type, "
+            "no window, no documents and no other channels of v; trace the graph on the CPU, where PyTorch decomposes "
+            "such a call"
         )
     heads_first = min(needed, 5)
     inputs = [b.ref(x) for x in o.operands]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from gflow.dialects.extents import current
 from gflow.dialects.mlir import ir
 
-from .form import ON_RANKS, Form
+from .form import ON_RANKS, Call, Form
 from .onnx.openvino import FORM as OPENVINO
 from .onnx.rows import EXACT
 from .onnx.rows import FORM as ONNX
@@ -19,9 +19,17 @@ FORMS: dict[str, Form] = {"stablehlo": STABLEHLO, "onnx": ONNX}
 #: the format that an engine reads
 READS = {"xla": "stablehlo", "onnxruntime": "onnx", "openvino": "onnx", "tensorrt": "onnx"}
 
+
+def _refuse_empty(call: Call) -> str:
+    """Refuse results without elements: ONNX Runtime rejects memory for a result whose address is null."""
+    if any(ty.numel == 0 for ty in call.results):
+        return "a result without elements: there is nothing to compute"
+    return EXACT.refuse(call)
+
+
 #: engines that support only a part of their format, or write some ops differently
 _OF_ENGINES = {
-    "onnxruntime": EXACT,
+    "onnxruntime": replace(EXACT, refuse=_refuse_empty),
     "openvino": OPENVINO,
     "xla": replace(STABLEHLO, without=ON_RANKS),
 }

@@ -6,7 +6,7 @@ have to be moved in memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..distribution.sharding import ShardingRule
@@ -21,29 +21,45 @@ RNG = TensorType((2,), "i64")
 
 
 class Extras(NamedTuple):
-    """Which operands, by number, are there besides the needed ones; None: not there."""
+    """Which operands, by number, are there besides the needed ones; None: not there. documents: the number of that of
+    q's positions, which that of k's follows."""
 
     bias: int | None
     rng: int | None
+    documents: int | None
 
 
 def extras(operands: Types, needed: int) -> Extras:
     """The optional operands, which follow the `needed` ones.
 
     Raises:
-        VerifyError: they are neither a bias nor the generator's state, in this order.
+        VerifyError: they are no bias, generator's state and pair of documents, in this order.
     """
-    bias = rng = None
+    bias = rng = documents = None
+    given = len(operands)
     for i, ty in enumerate(operands[needed:], needed):
-        if ty == RNG and rng is None:
+        if documents is not None and i == documents + 1 and ty.rank == 2:
+            continue
+        if ty == RNG and rng is None and documents is None:
             rng = i
-        elif ty.rank == 4 and bias is None and rng is None:
+        elif ty.rank == 4 and bias is None and rng is None and documents is None:
             bias = i
+        elif ty.rank == 2 and documents is None and i + 2 == given:
+            documents = i
         else:
             raise VerifyError(
-                f"operand #{i} must be a bias of rank 4 or, last, the generator state {RNG}, found {ty}"
+                f"operand #{i} must be a bias of rank 4, then the generator state {RNG}, or, last, one of two "
+                f"documents of rank 2, found {ty}"
             )
-    return Extras(bias, rng)
+    return Extras(bias, rng, documents)
+
+
+def bounds(attrs: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """How many positions before and after its own a position sees, by `causal` and `window`; None: all."""
+    left, right = attrs["window"] or (None, None)
+    if not attrs["causal"]:
+        return left, right
+    return left, 0 if right is None else min(right, 0)
 
 
 def statistics_dtype(dtype: str) -> str:
@@ -77,6 +93,17 @@ def _check_extras(operands: Types, needed: int, q: TensorType, k: TensorType, at
             raise VerifyError(f"the bias must broadcast to {list(full)}, found {bias}")
         if bias.dtype not in (q.dtype, "f32", "i1"):
             raise VerifyError(f"the bias must have element type {q.dtype}, f32 or i1, found {bias}")
+    if found.documents is not None:
+        wanted = ((q.shape[0], q.shape[1]), (k.shape[0], k.shape[1]))
+        given = operands[found.documents : found.documents + 2]
+        same = given[0].dtype == given[1].dtype in ("i32", "i64")
+        if not same or tuple(ty.shape for ty in given) != wanted:
+            raise VerifyError(
+                "documents must be i32 or i64 of [batch, position of q] and [batch, position of k], "
+                f"found {given[0]} and {given[1]}"
+            )
+    if attrs["window"] is not None and len(attrs["window"]) != 2:
+        raise VerifyError(f"window must be two numbers, found {len(attrs['window'])}")
     dropout = attrs["dropout"] or 0.0
     if not 0.0 <= dropout < 1.0:
         raise VerifyError(f"dropout must be in [0, 1), found {dropout}")
@@ -116,6 +143,11 @@ def _attention_grad(operands: Types, attrs: Attrs) -> list[TensorType]:
 _ATTRS = {
     "scale": Attr("f64", "the factor of the products of q and k"),
     "causal": Attr("bool", "whether position i attends only to positions 0 … i"),
+    "window": Attr(
+        "i64[]",
+        "left and right: position i attends only to positions i - left … i + right, as well as `causal`",
+        optional=True,
+    ),
     "dropout": Attr("f64", "the probability that a weight is set to 0", optional=True),
     "stream": Attr(
         "i64",
@@ -136,12 +168,13 @@ OPS: tuple[OpDef, ...] = (
 " the softmax. q, k and v are [batch, position, head, channel], the logarithms [batch, "
 "head, position]. k and v may have fewer heads than q; groups of heads of q then share them"
 " (grouped-query attention). The bias is [batch, head, position of q, position of k] and "
-"broadcasts along sizes of 1. A bias of i1 is a mask, true where the key takes part. A row "
-"without any key gives 0",
-          ("q", "k", "v", "bias?", "rng?"), _ATTRS, results=2, infer=_attention, cost=64, amp="allow",
+"broadcasts along sizes of 1. A bias of i1 is a mask, true where the key takes part. Documents "
+"are numbers of [batch, position of q] and of [batch, position of k]: a position attends only to keys of an equal "
+"number. A row without any key gives 0",
+          ("q", "k", "v", "bias?", "rng?", "q_documents?", "k_documents?"), _ATTRS, results=2, infer=_attention, cost=64, amp="allow",
           full_results=(1,), mixed=True, sharding=ShardingRule(factors.attention(3, extras))),
     OpDef("attention_grad", "attention",
-          "The gradients of `attention` with respect to q, k, v and, with `bias_grad`, the bias", ("dy", "q", "k", "v", "y", "logsumexp", "bias?", "rng?"),
+          "The gradients of `attention` with respect to q, k, v and, with `bias_grad`, the bias", ("dy", "q", "k", "v", "y", "logsumexp", "bias?", "rng?", "q_documents?", "k_documents?"),
           {**_ATTRS, "bias_grad": Attr("bool", "whether the gradient of the bias is a result", optional=True)}, results=None,
           infer=_attention_grad, cost=64, amp="allow", full_operands=(5,), mixed=True,
           sharding=ShardingRule(factors.attention(6, extras))),

@@ -269,15 +269,15 @@ def pooling(*linear: tuple[int, ...]) -> FactorsOf:
 
 
 def attention(needed: int, extras: Any) -> FactorsOf:
-    """Batch and heads, those of k and v with the heads of q that share them; positions of q unless causal, where
-    they are counted from the first. needed: operands before bias and generator; extras: which of these there are."""
+    """Batch and heads, those of k and v with the heads of q that share them; positions of q unless causal or with a
+    window, where they are counted from the first. needed: operands before bias and generator; extras: which of these there are."""
 
     def rule(operands: Types, results: Types, attrs: Attrs) -> Factors:
         grad = needed == 6
         q, k = operands[1:3] if grad else operands[:2]
         heads, shared = q.shape[2], k.shape[2]
         head: Dim = ("h",) if heads == shared else ("h", "r")
-        at: Dim = () if attrs["causal"] else ("s",)
+        at: Dim = () if attrs["causal"] or attrs["window"] else ("s",)
         query: Dims = (("b",), at, head, ())
         key: Dims = (("b",), (), ("h",), ())
         sums: Dims = (("b",), head, at)
@@ -292,6 +292,8 @@ def attention(needed: int, extras: Any) -> FactorsOf:
                     dim if size == whole else () for dim, size, whole in zip(full, ty.shape, sizes)
                 )
                 given.append(bias)
+            elif found.documents is not None and i >= found.documents:
+                given.append((("b",), at if i == found.documents else ()))
             else:
                 given.append(((),) * ty.rank)
         out: tuple[Dims, ...] = (query, key, key) if grad else (query, sums)

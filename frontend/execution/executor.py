@@ -76,6 +76,8 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     watcher = current()
     gpu = gpu_of(trace)
     options = replace(for_tensors(options or CompileOptions(), gpu), on_phase=watcher.phase)
+    if trace.engines:
+        options = replace(options, passes=replace(options.passes, module_engines=True))
     if options.passes.amp and options.target == "cpu":
         _say_slow()
     if options.race_products and options.target == "cpu":

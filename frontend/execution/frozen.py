@@ -52,6 +52,11 @@ def freeze(trace: Trace, passes: PipelineOptions, target: str) -> None:
             f"{trace.name}: config.freeze() is for graphs of one process so far, and tensors of this one are shared "
             "among ranks; call config.freeze(False)."
         )
+    if trace.engines:
+        raise GraphTraceError(
+            f"{trace.name}: config.freeze() is for graphs whose modules gflow runs, and {next(iter(trace.engines))} is "
+            "an XRTModule; use the module itself and the graph's own switch, or call config.freeze(False)."
+        )
     updated = written(trace)
     trace.frozen = frozenset(i.value.id for i in trace.inputs if not unfrozen(i, updated))
 

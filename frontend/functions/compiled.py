@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,11 +14,12 @@ from torch.utils._pytree import tree_leaves
 from gflow.call.plans.compilations import Recompiles
 from gflow.call.signature import Parameters
 from gflow.call.watchers import is_building
-from gflow.errors import GraphError, GraphInputError, GraphTraceError, is_traced
+from gflow.errors import GraphError, GraphInputError, GraphTraceError, StateChangedError, is_traced
 from gflow.lowering.dtypes import LoweringError
 from gflow.nn.graph import Graph
 from gflow.tracing.context.location import here
 from gflow.tracing.context.saved_hooks import may_change_values
+from gflow.tracing.program.module_config import set_engine
 from gflow.tracing.program.unwrapped import unwrapped
 
 from .captured import Captured
@@ -69,6 +71,10 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
         )
     target = unwrapped(target)
     if isinstance(target, CompiledModule):
+        if target._runner.engine:  # of XRTModule: it stays, unless another one is given
+            passes = options.get("passes") or target._options["passes"]
+            engine = passes.engine or target._runner.engine
+            options["passes"] = replace(passes, engine=engine)
         target = target._original
     run = _Runner(target, fullgraph, dict(options))
     if isinstance(target, torch.nn.Module):
@@ -130,8 +136,8 @@ class _Runner:
         if torch.compiler.is_compiling() or is_building():  # part of a larger program
             if self.engine:
                 raise GraphError(
-                    f"{here()}: {self.engine} runs this module's calls by itself, and here it is a part of a graph; "
-                    "use the module itself, and give the graph's ops to the engine by graph.config"
+                    f"{here()}: {self.engine} runs this module's calls, and torch.compile cannot give a part of a "
+                    "function to an engine; call the module outside of it, or in an nn.Graph or gflow.compile"
                 )
             return self.target(*args, **kwargs)
         args, kwargs = self._bound(args, kwargs)
@@ -223,8 +229,8 @@ class _Runner:
         split = self._pieces()
         if not isinstance(problem, Undivided):
             split.because_of(problem)
-        if getattr(problem, "hidden", False):
-            split.leave_to_eager("TorchDynamo would turn its random numbers into constants")
+        if isinstance(problem, StateChangedError) and problem.hidden:
+            split.leave_to_eager(f"TorchDynamo would {problem.hidden}")
         try:
             result = split(args, kwargs)
         except UNTRACED as error:  # of a whole one
@@ -287,6 +293,9 @@ class CompiledModule:
     _options: dict[str, Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._runner.engine and is_building():
+            # under the name that it has in the graph, which gives what it computes to the engine
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
         return self._runner(args, kwargs)
 
     def explain_recompiles(self) -> Recompiles:
@@ -314,6 +323,8 @@ def _compiled_module(module: torch.nn.Module, run: _Runner, options: dict[str, A
     new.__dict__ = module.__dict__
     for name, value in zip(slots, (module, run, options)):
         object.__setattr__(new, name, value)
+    if run.engine:
+        set_engine(new, run.engine)
     return new
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -74,7 +74,9 @@ class Imported(torch.nn.Module):
                 )
 
 
-def from_stablehlo(text: str, /, **options: Any) -> torch.nn.Module:
+def from_stablehlo(
+    text: str, /, *, shapes: Sequence[Sequence[int]] | None = None, **options: Any
+) -> torch.nn.Module:
     """A StableHLO program as a module that runs compiled, as `gflow.compile` has it.
 
     It is called with the program's arguments, on the CPU; one result is a tensor, several are a tuple. It has
@@ -83,16 +85,18 @@ def from_stablehlo(text: str, /, **options: Any) -> torch.nn.Module:
 
     Args:
         text: of a module with one public function, as `jax.export.export(jax.jit(f))(*shapes).mlir_module()`.
+        shapes: of a program with dynamic dimensions, the shapes of all its arguments that the module is for. Another
+            set of shapes is another module.
         options: as of `gflow.compile`.
 
     Raises:
         GraphError: the text is no StableHLO, or has ops that gflow has no form for; the message names each and
-            its place.
+            its place. It has dynamic dimensions and there are no shapes, or others than it takes.
     """
-    return compile(read_function(text), **options)  # type: ignore[no-any-return]
+    return compile(read_function(text, shapes), **options)  # type: ignore[no-any-return]
 
 
-def read_function(text: str) -> Imported:
+def read_function(text: str, shapes: Sequence[Sequence[int]] | None = None) -> Imported:
     """A StableHLO program as a module that is not compiled.
 
     Raises:
@@ -102,6 +106,7 @@ def read_function(text: str) -> Imported:
     from gflow.compiler.driver.inputs import parse
     from gflow.compiler.engines.form import EngineError, call_of
     from gflow.compiler.engines.stablehlo.read import prepare, read_module
+    from gflow.compiler.engines.stablehlo.refine import dynamic_types, refine
     from gflow.dialects.constants import element_bytes, is_splat
     from gflow.dialects.dialect import make_context
     from gflow.dialects.types import type_of
@@ -113,6 +118,13 @@ def read_function(text: str) -> Imported:
     if root is None:
         raise GraphError(f"{here()}: " + "\n".join(map(str, diagnostics)))
     try:
+        if shapes is not None:
+            refine(root, shapes)
+        elif found := dynamic_types(root):
+            raise GraphError(
+                f"{here()}: the program has dynamic dimensions ({', '.join(found)}): give the shapes of all its "
+                "arguments that it is to be called with, gflow.from_stablehlo(text, shapes=[…])"
+            )
         module = read_module(root)
     except EngineError as error:
         raise GraphError(f"{here()}: the program {error}") from None

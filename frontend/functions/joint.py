@@ -204,7 +204,7 @@ def _is_random(op: TraceOp) -> bool:
 
 
 def _part(joint: Trace, name: str, ops: set[TraceOp]) -> Trace:
-    return Trace(name, ops=[op for op in joint.ops if op in ops])
+    return Trace(name, ops=[op for op in joint.ops if op in ops], engines=joint.engines)
 
 
 def _dense(value: TraceValue, symbol: Symbol | None) -> TraceValue:

@@ -82,7 +82,7 @@ def without(divided: Divided, missing: frozenset[int]) -> Divided:
     trace = Trace(
         f"{backward.name}_partly", inputs=[entry for _, entry in kept], ops=ops, outputs=outputs
     )
-    trace.size, trace.proven = backward.size, proven
+    trace.size, trace.proven, trace.engines = backward.size, proven, backward.engines
     gradients = [None if n is None else order.get(n) for n in divided.gradients]
     return replace(
         divided, backward=trace, inputs=[place for place, _ in kept], gradients=gradients

@@ -18,14 +18,16 @@ _ENGINES = {"XLA": "xla", "OPENVINO": "openvino", "ONNXRUNTIME": "onnxruntime"}
 
 
 def XRTModule(module: torch.nn.Module, engine: str | Sequence[str] = ("XLA",)) -> Any:
-    """A module whose calls another engine runs, alone and in eager programs; ops that it has no form for keep gflow's
-    kernels (docs/engines.md).
+    """A module whose calls another engine runs, in eager programs and as a part of graphs; ops that it has no form for
+    keep gflow's kernels (docs/engines.md).
 
     It shares all that the module has, as what `gflow.compile` gives, and its calls have gradients, whose backward the
-    engine runs, too. After OneFlow's `oneflow_xrt.XRTModule`.
+    engine runs, too. In an `nn.Graph`, or a module that `gflow.compile` is given, what it computes forward and backward
+    becomes regions of the engine, and the rest, updates of parameters too, is the graph's. After OneFlow's
+    `oneflow_xrt.XRTModule`.
 
     Args:
-        module: any module. In `nn.Graph`s, use the module itself and the graph's own switch.
+        module: any module.
         engine: "XLA", "OPENVINO" or "ONNXRUNTIME", in any case; of several, the first that is installed.
 
     Raises:

@@ -17,6 +17,7 @@ from gflow.tracing.reads.changes import (
     lose_arguments,
     put_back,
     refuse_changes,
+    refuse_lasting,
     warn_of_cached,
     warn_of_changes,
     warn_of_constants,
@@ -54,7 +55,10 @@ class Reading:
         self.roots += attributes_of(call.names, call.leaves)
         self.frames = FrameRecorder(OUTSIDE)
         self.before = Reads().walk(self.roots)
-        self.live = attempt or bool(graph.__dict__.get("keeps_python_state"))
+        keeps = bool(graph.__dict__.get("keeps_python_state"))
+        self.live = attempt or keeps
+        if keeps:
+            refuse_lasting(name, self.before, self._home(user_frame(2)))
         holders = {
             id(r.holder): (r.path, r.holder) for r in self.before.found if r.kind in _HOLDERS
         }
@@ -84,16 +88,20 @@ class Reading:
         if self.live or always:
             put_back(self.before.found, self.before.names)
 
+    def _home(self, called: tuple[str, int]) -> tuple[str, int]:
+        """Where `build()` stands; where it is called, if it is a library's."""
+        code = getattr(self.build, "__code__", None)
+        if code is None or not is_user_code(code):
+            return called
+        return code.co_filename, code.co_firstlineno
+
     def guard(self, trace: Trace) -> tuple[StateGuard, ArgumentGuard]:
         """The guards of the program that was traced; says what `build()` has changed, and what stays constant.
 
         Raises:
             StateChangedError: `build()` has changed what has to change at every call.
         """
-        code = getattr(self.build, "__code__", None)
-        home = user_frame(2)
-        if code is not None and is_user_code(code):
-            home = (code.co_filename, code.co_firstlineno)
+        home = self._home(user_frame(2))
         before, codes = self.before.found, self.frames.codes
         if own := {id(t) for t in self.reached.owned}:
             before = [r for r in before if r.kind != "item" or id(now(r)) not in own]
@@ -148,17 +156,22 @@ class Reading:
 
 def _as_before(before: list[Read]) -> Callable[[Read], Read]:
     """Of attributes that `build()` itself made, that they were missing: the next call finds them."""
-    names = {id(r.holder): r.value for r in before if r.kind == "names"}
+    names = {_holder(r): r.value for r in before if r.kind == "names"}
     missing = {(id(r.holder), r.key) for r in before if r.kind == "missing"}
 
     def restored(read: Read) -> Read:
         if read.kind == "names":
-            return read._replace(value=names.get(id(read.holder), read.value) & read.value)
+            return read._replace(value=names.get(_holder(read), read.value) & read.value)
         if read.kind == "attribute" and (id(read.holder), read.key) in missing:
             return read._replace(kind="missing", value=MISSING)
         return read
 
     return restored
+
+
+def _holder(read: Read) -> int:
+    """What holds names: a class shows them by another object each time."""
+    return id(read.key if isinstance(read.key, type) else read.holder)
 
 
 def _hooks(tensor: torch.Tensor, path: str) -> Iterator[Read]:

@@ -14,7 +14,7 @@ from gflow.tracing.data.values import TraceValue
 from .checks import find_check
 from .collectives import emit_collectives
 from .decompose import decompose
-from .dtypes import TO_MLIR, LoweringError, Unsupported, is_complex
+from .dtypes import TO_MLIR, LoweringError, Unsupported, has_kernels
 from .emitter import Emitter, Value
 from .escape import emit_aten
 from .registry import find_rule
@@ -47,7 +47,7 @@ def try_lower(
     em: Emitter, func: Any, args: list[Any], kwargs: dict[str, Any], results: list[Any]
 ) -> list[Value | None] | None:
     """As `lower_call`, with None where the call would have to become `gflow.aten`."""
-    if _any_complex(args) or any(r is not None and r.dtype.is_complex for r in results):
+    if _no_kernels(args) or any(r and not has_kernels(TO_MLIR.get(r.dtype, "")) for r in results):
         return None
     rule = find_rule(func)
     if rule is not None:
@@ -67,12 +67,13 @@ def try_lower(
     return [conform(em, func, w, g) for w, g in zip(results, values, strict=True)]
 
 
-def _any_complex(args: Any) -> bool:
+def _no_kernels(args: Any) -> bool:
+    """Whether only PyTorch computes with one of the arguments."""
     for a in args:
         if isinstance(a, Value):
-            if is_complex(a.dtype):
+            if not has_kernels(a.dtype):
                 return True
-        elif isinstance(a, complex) or (isinstance(a, list) and _any_complex(a)):
+        elif isinstance(a, complex) or (isinstance(a, list) and _no_kernels(a)):
             return True
     return False
 

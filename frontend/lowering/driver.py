@@ -6,6 +6,7 @@ import importlib
 import re
 from typing import Any
 
+from gflow.dialects import marks
 from gflow.dialects.dialect import make_context
 from gflow.dialects.distribution.mesh import COPIES, MESH, PARTS, Mesh
 from gflow.dialects.extents import Symbol, size_of_program
@@ -75,12 +76,20 @@ def lower(
         for op in ops:
             if scoped:
                 em.mark(op)
+            if trace.engines:
+                engine = marks.engine_at(trace.engines, op.loc.phase, op.loc.module)
+                em.for_onnx = for_onnx or engine not in ("", "xla")
             _lower_op(em, op, values)
         results = [values[o.value.id] for o in trace.outputs]
         if em.order is not None:
             results.append(em.order)
         func_dialect.ReturnOp([r.ir for r in results], ip=ir.InsertionPoint(block))
         _finish(function, block, trace, em)
+        if trace.engines:
+            listed = [
+                ir.StringAttr.get(f"{engine}:{name}") for name, engine in trace.engines.items()
+            ]
+            function.operation.attributes[marks.ENGINES] = ir.ArrayAttr.get(listed)
         if em.mesh:
             mesh = Mesh(tuple(em.mesh), tuple(em.mesh.values()))
             module.operation.attributes[MESH] = mesh.mlir()

@@ -7,15 +7,12 @@ from typing import Any
 
 import torch
 
-TO_MLIR: dict[torch.dtype, str] = {
-    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
-    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
-    torch.uint8: "ui8", torch.uint16: "ui16", torch.uint32: "ui32", torch.uint64: "ui64",
-    torch.bool: "i1",
-    torch.complex64: "complex<f32>", torch.complex128: "complex<f64>",
-    torch.complex32: "complex<f16>",
-}  # fmt: skip
-TO_TORCH: dict[str, torch.dtype] = {name: dtype for dtype, name in TO_MLIR.items()}
+from gflow.dialects.types import NO_KERNELS
+from gflow.runtime.tensors import DTYPES
+
+#: names of the dialect to PyTorch's types, and back
+TO_TORCH: dict[str, torch.dtype] = DTYPES
+TO_MLIR: dict[torch.dtype, str] = {dtype: name for name, dtype in DTYPES.items()}
 
 HALVES = ("f16", "bf16")
 
@@ -32,7 +29,7 @@ def mlir_dtype(dtype: torch.dtype) -> str:
     """The dialect's name of a torch dtype.
 
     Raises:
-        Unsupported: the dialect has no such element type (float8, quantized, …).
+        Unsupported: the dialect has no such element type (quantized, …).
     """
     found = TO_MLIR.get(dtype)
     if found is None:
@@ -50,9 +47,9 @@ def is_float(dtype: str) -> bool:
     return dtype in ("f32", "f64", "f16", "bf16")
 
 
-def is_complex(dtype: str) -> bool:
-    """Whether a dtype of the dialect is complex."""
-    return dtype.startswith("complex")
+def has_kernels(dtype: str) -> bool:
+    """Whether gflow computes with a dtype of the dialect; complex numbers and floats of 8 bits are left to PyTorch."""
+    return dtype not in NO_KERNELS
 
 
 def default_float() -> str:
@@ -85,7 +82,7 @@ def result_dtype(operands: Iterable[Any]) -> str:
     """`torch.result_type` of values and Python numbers.
 
     Raises:
-        Unsupported: an operand is complex.
+        Unsupported: there are no kernels on an operand's type.
     """
     operands = list(operands)
     python = (bool, int, float, complex)
@@ -96,8 +93,8 @@ def result_dtype(operands: Iterable[Any]) -> str:
             rank, dtype = 2, _scalar_dtype(operand)
         else:
             dtype = TO_TORCH[operand.dtype]
-            if dtype.is_complex:
-                raise Unsupported("complex tensors")
+            if not has_kernels(operand.dtype):
+                raise Unsupported(f"tensors of {dtype}")
             rank = 0 if operand.shape else 1
             if operand.number and has_tensor:
                 rank = 2

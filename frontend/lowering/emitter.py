@@ -23,7 +23,7 @@ from gflow.dialects.types import FLOATS, TensorType
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import TraceOp
 
-from .dtypes import Unsupported, is_complex, opmath
+from .dtypes import Unsupported, has_kernels, opmath
 from .op_writer import OpWriter
 
 Number = bool | int | float
@@ -227,7 +227,7 @@ class Emitter(OpWriter):
         """A splat constant; the number that it is in this call, where it is made of sizes that vary.
 
         Raises:
-            Unsupported: a complex number.
+            Unsupported: there are no kernels on the dtype.
         """
         shape = tuple(shape)
         if type(value) is int and varies(value):
@@ -241,8 +241,8 @@ class Emitter(OpWriter):
         elif dtype == "i1":
             value = bool(value)
             key = (value, shape, dtype)
-        elif is_complex(dtype):
-            raise Unsupported("complex constants")
+        elif not has_kernels(dtype):
+            raise Unsupported(f"constants of {dtype}")
         else:
             value = _wrap_integer(value, dtype)
             key = (value, shape, dtype)
@@ -296,12 +296,12 @@ class Emitter(OpWriter):
         """`x` converted to a dtype; constants are converted here.
 
         Raises:
-            Unsupported: one of the dtypes is complex.
+            Unsupported: there are no kernels on one of the dtypes.
         """
         if x.dtype == dtype:
             return x
-        if is_complex(dtype) or is_complex(x.dtype):
-            raise Unsupported("complex tensors")
+        if not (has_kernels(dtype) and has_kernels(x.dtype)):
+            raise Unsupported(f"conversion from {x.dtype} to {dtype}")
         if x.const is not None and x.dtype not in ("f16", "bf16") and dtype != "ui8":
             value = x.const
             if dtype in FLOATS or abs(value) < 2**31:

@@ -14,7 +14,7 @@ from gflow.dialects.aten.calls import encode_call
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.tracing.dispatch.failures.pruning import draws_from
 
-from .dtypes import LoweringError, mlir_dtype
+from .dtypes import LoweringError, has_kernels, mlir_dtype
 from .emitter import Emitter, Value
 
 #: Kernels that take integer operands only if they are dense, wherever they come from.
@@ -82,8 +82,8 @@ def _operands(
 
 
 def _joined(em: Emitter, parts: list[Value]) -> Value:
-    """Values of one dimension, one after the other; complex ones by PyTorch, since no kernels take them."""
-    if not parts[0].dtype.startswith("complex"):
+    """Values of one dimension, one after the other; by PyTorch where there are no kernels on them."""
+    if has_kernels(parts[0].dtype):
         return em.concatenate(parts, 0)
     while len(parts) > 1:
         some, parts = parts[:MIXED_GROUPS], parts[MIXED_GROUPS:]

@@ -11,7 +11,7 @@ import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save as tensors_as_bytes
@@ -22,12 +22,17 @@ from gflow.compiler.driver.pipelines import export_pipeline
 from gflow.compiler.engines.form import EngineError
 from gflow.compiler.ir.dynamic_sizes import sized
 from gflow.compiler.ir.modules import entry_function
+from gflow.dialects.extents import current, varies
 from gflow.dialects.mlir import func
+from gflow.dialects.types import type_of
 from gflow.errors import GraphError
 from gflow.lowering import lower
 from gflow.runtime.stored.atomic import new_file
 
-from .export import at_its_size, plans_of
+from .export import plans_of
+
+if TYPE_CHECKING:
+    from gflow.compiler.engines.stablehlo.write import Written
 
 
 def export_for_engines(graph: Any, path: Path, form: str) -> None:
@@ -43,37 +48,49 @@ def export_for_engines(graph: Any, path: Path, form: str) -> None:
         )
     state = graph._checked()
     plans = plans_of(state)
-    plan = plans[0] if form in SIZED else at_its_size(plans[0])
+    plan = plans[0]
     trace = plan.trace
     if trace.parts is not None:
         raise GraphError(
             f"{trace.name} cannot be saved as {form}: it has set_gradient_accumulation_steps(); call it without"
         )
-    module = lower(trace, for_onnx=form == "onnx")
+    # sizes that vary are stand-ins in the IR: what is written must not depend on which
+    made = [_files(plan, path, form, which) for which in ((0,) if trace.size is None else (0, 1))]
+    if made[0][path] != made[-1][path]:
+        raise GraphError(
+            f"{trace.name} cannot be saved as {form} for all sizes: a constant of it cannot be told from a size. Leave "
+            "one of its dimensions static."
+        )
+    for where, data in made[0].items():
+        with new_file(where) as place:
+            place.write_bytes(data)
+
+
+def _files(plan: Plan, path: Path, form: str, which: int) -> dict[Path, bytes]:
+    """What is written where. which: the stand-ins of sizes."""
+    trace = plan.trace
+    module = lower(trace, which, for_onnx=form == "onnx")
     run_pipeline(module, export_pipeline(plan.compiled.options.passes))
     function = entry_function(module)
     try:
         with module.context, sized(module.operation):
-            WRITERS[form](function, plan, path)
+            return WRITERS[form](function, plan, path)
     except EngineError as error:
         raise GraphError(f"{trace.name}: {error}") from None
 
 
-def _stablehlo(function: func.FuncOp, plan: Plan, path: Path) -> None:
+def _stablehlo(function: func.FuncOp, plan: Plan, path: Path) -> dict[Path, bytes]:
     # start-up: one writer is loaded
     from gflow.compiler.engines.stablehlo.write import portable, write_function
 
     written = write_function(function, checks=True)
     text = path.suffix == ".mlir"
     data = str(written.module).encode() if text else portable(written.module)
-    weights = path.with_name(f"{path.name}.safetensors")
-    with new_file(weights) as place:
-        place.write_bytes(tensors_as_bytes(tensors_of(plan), _signature(function, plan)))
-    with new_file(path) as place:
-        place.write_bytes(data)
+    weights = tensors_as_bytes(tensors_of(plan), _signature(function, plan, written))
+    return {path.with_name(f"{path.name}.safetensors"): weights, path: data}
 
 
-def _onnx(function: func.FuncOp, plan: Plan, path: Path) -> None:
+def _onnx(function: func.FuncOp, plan: Plan, path: Path) -> dict[Path, bytes]:
     # start-up: one writer is loaded
     from gflow.compiler.engines.onnx.write import write_function
 
@@ -87,8 +104,7 @@ def _onnx(function: func.FuncOp, plan: Plan, path: Path) -> None:
     model = write_function(function, checks=True, values=values).model
     fixed = [e.name for e in trace.inputs if e.name in values and e.role != "parameter"]
     model.metadata_props.add(key=FIXED, value=json.dumps(fixed))
-    with new_file(path) as place:
-        place.write_bytes(model.SerializeToString())
+    return {path: model.SerializeToString()}
 
 
 def tensors_of(plan: Plan) -> dict[str, torch.Tensor]:
@@ -100,22 +116,35 @@ def tensors_of(plan: Plan) -> dict[str, torch.Tensor]:
     return found
 
 
-def _signature(function: func.FuncOp, plan: Plan) -> dict[str, str]:
+def _signature(function: func.FuncOp, plan: Plan, written: Written) -> dict[str, str]:
+    """The arguments that a caller gives, in order, with the names of dimensions that vary; the results, and which
+    argument each updates; and the range of each size."""
     names = [entry.name for entry in plan.trace.inputs]
     names += ["rng"] * (len(function.arguments) - len(names))
     results = [
         {"name": out.name, "updates": None if out.alias is None else names[out.alias]}
         for out in plan.trace.outputs
     ]
-    return {"arguments": json.dumps(names), "results": json.dumps(results)}
+    found = {
+        "arguments": [name for n, name in enumerate(names) if n not in written.dropped],
+        "results": results,
+    }
+    symbol = current()
+    if symbol is not None:
+        types = [type_of(a) for a in function.arguments]
+        found["dimensions"] = {
+            name: [symbol.text(s) if varies(s) else s for s in ty.shape]
+            for n, (name, ty) in enumerate(zip(names, types))
+            if n not in written.dropped and any(map(varies, ty.shape))
+        }
+        found["sizes"] = {s.name: [s.least, s.most] for s in symbol.each}
+    return {key: json.dumps(value) for key, value in found.items()}
 
 
 #: which metadata of a file in ONNX lists the initializers that are not trained
 FIXED = "gflow.fixed"
-#: by form what writes it
-WRITERS: dict[str, Callable[[func.FuncOp, Plan, Path], None]] = {
+#: by form what gives the bytes of its files
+WRITERS: dict[str, Callable[[func.FuncOp, Plan, Path], dict[Path, bytes]]] = {
     "stablehlo": _stablehlo,
     "onnx": _onnx,
 }
-#: forms in which sizes vary; another one is written for the sizes of the latest call
-SIZED = ("onnx",)

@@ -52,7 +52,9 @@ class TracedInputs:
         self.locator = Locator(self.table.names, outside)
         if (code := getattr(self.build, "__code__", None)) is not None:
             self.locator.home = (code.co_filename, code.co_firstlineno)
-        self.recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.locator)
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        mode.cache_enabled = False  # `fake_call` remembers more of them, by shorter keys
+        self.recorder = Recorder(mode, self.locator)
         self.rewrites = Rewrites(self.recorder, bool(self.optimizers))
         self.rewrites.view_of = self._view if storages else None
         self.rewrites.active = self.recording

@@ -28,7 +28,7 @@ from .optimizers.optimizer import NewState
 from .optimizers.state import prepare_state, state_to_devices
 from .program.data_parallel import is_data_parallel
 from .program.graph_blocks import named_by
-from .program.module_config import is_checkpointed
+from .program.module_config import engine_of, is_checkpointed
 from .program.module_stages import COPIES, has_stages, stages_of
 from .program.modules import kept_real
 from .program.parallel_modules import reshardings
@@ -267,6 +267,8 @@ class Tracing(TracedSteps):
         } | self.recorder.divided
         trace.divided = {*self.recorder.divided}
         trace.kept_whole = gathered_once(self.sharded)
+        names = self.table.names
+        trace.engines = {names[id(m)]: e for m in self.table.modules if (e := engine_of(m))}
         if first is not None:
             self._divide(trace, first, updates)
             for part in trace.parts or ():
@@ -274,6 +276,7 @@ class Tracing(TracedSteps):
                 part.buckets, part.copied = trace.buckets, trace.copied
                 part.divided, part.kept_whole = trace.divided, trace.kept_whole
                 part.mesh, part.data_axes = trace.mesh, trace.data_axes
+                part.engines = trace.engines
         prune(trace)
         self._divide_stages(trace)
         self.parallel.use()
@@ -292,6 +295,7 @@ class Tracing(TracedSteps):
             or ("fully_shard()" if trace.divided else "")
             or ("global tensors (DTensor)" if trace.mesh is not None else "")
             or ("keep_gradients()" if trace.kept else "")
+            or ("modules that an engine runs (XRTModule)" if trace.engines else "")
             or ("parameters or buffers that share memory" if trace.views else "")
         )
         if problem:

@@ -1,5 +1,6 @@
 // RUN: gflow-opt %s --gflow-partition-engines={min-cost=0} | FileCheck %s
 // RUN: gflow-opt %s --gflow-partition-engines={min-cost=1e9} | FileCheck %s --check-prefix=SMALL
+// RUN: gflow-opt %s --gflow-partition-engines={min-cost=0 modules-only=true} | FileCheck %s --check-prefix=MODULES
 
 // An op of PyTorch's stands between two regions; what does not need it is in the last one.
 // CHECK-LABEL: func.func @between
@@ -36,4 +37,26 @@ func.func @checked(%x: tensor<4xf32>, %i: tensor<i64>) -> tensor<i1> {
   "gflow.check"(%1) {error = "IndexError", message = "beyond", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<i1>) -> ()
   %2 = "gflow.not"(%1) : (tensor<i1>) -> tensor<i1>
   return %2 : tensor<i1>
+}
+
+// A module that an engine runs: its forward and backward, and not its updates.
+// MODULES-LABEL: func.func @between
+// MODULES-NOT: gflow.engine"
+// MODULES-LABEL: func.func @modules
+// MODULES: %[[A:.*]] = "gflow.tanh"(%arg0)
+// MODULES: %[[B:.*]] = "gflow.engine"(%[[A]])
+// MODULES: "gflow.exp"
+// MODULES: engine = "onnxruntime"
+// MODULES: "gflow.neg"(%[[B]])
+// MODULES: "gflow.sqrt"
+// CHECK-LABEL: func.func @modules
+// CHECK: engine = "xla"
+// CHECK: engine = "onnxruntime"
+// CHECK: engine = "xla"
+func.func @modules(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) attributes {gflow.engines = ["onnxruntime:model.encoder"]} {
+  %0 = "gflow.tanh"(%x) : (tensor<4xf32>) -> tensor<4xf32> loc("forward:model")
+  %1 = "gflow.exp"(%0) : (tensor<4xf32>) -> tensor<4xf32> loc("forward:model.encoder.0")
+  %2 = "gflow.neg"(%1) : (tensor<4xf32>) -> tensor<4xf32> loc("forward:model.encoders")
+  %3 = "gflow.sqrt"(%2) : (tensor<4xf32>) -> tensor<4xf32> loc("optimizer:model.encoder")
+  return %2, %3 : tensor<4xf32>, tensor<4xf32>
 }

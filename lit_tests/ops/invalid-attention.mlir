@@ -37,3 +37,27 @@ func.func @f(%q: tensor<2x5x4x8xf32>, %l: tensor<2x4x5xf32>) {
   %0:3 = "gflow.attention_grad"(%q, %q, %q, %q, %q, %l) {bias_grad = true, causal = true, scale = 0.125, operandSegmentSizes = array<i32: 5, 1, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 3, 0, 0, 0, 0, 0, 0, 0>} : (tensor<2x5x4x8xf32>, tensor<2x5x4x8xf32>, tensor<2x5x4x8xf32>, tensor<2x5x4x8xf32>, tensor<2x5x4x8xf32>, tensor<2x4x5xf32>) -> (tensor<2x5x4x8xf32>, tensor<2x5x4x8xf32>, tensor<2x5x4x8xf32>)
   return
 }
+
+// -----
+
+func.func @f(%q: tensor<2x5x4x8xf32>, %d: tensor<2x5xi64>) {
+  // expected-error @+1 {{or, last, one of two documents of rank 2, found tensor<2x5xi64>}}
+  %0, %1 = "gflow.attention"(%q, %q, %q, %d) {causal = true, scale = 0.125, operandSegmentSizes = array<i32: 3, 1, 0, 0, 0, 0, 0, 0>} : (tensor<2x5x4x8xf32>, tensor<2x5x4x8xf32>, tensor<2x5x4x8xf32>, tensor<2x5xi64>) -> (tensor<2x5x4x8xf32>, tensor<2x4x5xf32>)
+  return
+}
+
+// -----
+
+func.func @f(%q: tensor<2x5x4x8xf32>, %k: tensor<2x6x4x8xf32>, %d: tensor<2x5xi64>) {
+  // expected-error @+1 {{documents must be i32 or i64 of [batch, position of q] and [batch, position of k], found tensor<2x5xi64> and tensor<2x5xi64>}}
+  %0, %1 = "gflow.attention"(%q, %k, %k, %d, %d) {causal = true, scale = 0.125, operandSegmentSizes = array<i32: 1, 2, 2, 0, 0, 0, 0, 0>} : (tensor<2x5x4x8xf32>, tensor<2x6x4x8xf32>, tensor<2x6x4x8xf32>, tensor<2x5xi64>, tensor<2x5xi64>) -> (tensor<2x5x4x8xf32>, tensor<2x4x5xf32>)
+  return
+}
+
+// -----
+
+func.func @f(%q: tensor<2x5x4x8xf32>) {
+  // expected-error @+1 {{window must be two numbers, found 1}}
+  %0, %1 = "gflow.attention"(%q, %q, %q) {causal = true, scale = 0.125, window = array<i64: 3>, operandSegmentSizes = array<i32: 3, 0, 0, 0, 0, 0, 0, 0>} : (tensor<2x5x4x8xf32>, tensor<2x5x4x8xf32>, tensor<2x5x4x8xf32>) -> (tensor<2x5x4x8xf32>, tensor<2x4x5xf32>)
+  return
+}

@@ -50,10 +50,31 @@ def delivered(made: torch.Tensor, place: torch.Tensor | None, copies: Copies) ->
 
 
 class EngineCode(ABC):
-    """A region compiled by an engine. copies: of the latest run."""
+    """A region compiled by an engine. copies: of the latest run. user: who has attached memory, until memory of another
+    is."""
+
+    user: object = None
 
     def __init__(self) -> None:
         self.copies = Copies()
+
+    def attach(
+        self, user: object, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]
+    ) -> None:
+        """Let `infer` work in this memory, as `user` of it. Nobody is where an operand or a result would be copied."""
+        self.user = None
+
+    def operand(self, n: int, x: torch.Tensor) -> None:
+        """Read operand `n` where the dense `x` lies from now on."""
+        raise NotImplementedError
+
+    def result(self, n: int, x: torch.Tensor | None) -> None:
+        """Write result `n` where the dense `x` lies from now on; None: to memory of the engine's."""
+        raise NotImplementedError
+
+    def infer(self) -> None:
+        """Run once in the attached memory, and wait for the end."""
+        raise NotImplementedError
 
     @abstractmethod
     def run(
@@ -91,13 +112,31 @@ class EngineCode(ABC):
 class InPlaceCode(EngineCode):
     """Code of an engine that reads dense operands where they are, and writes results to places that it is given."""
 
+    def attach(
+        self, user: object, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]
+    ) -> None:
+        self.user = None
+        if all(x.is_contiguous() for x in operands) and all(
+            separate(place, operands) is not None for place in results
+        ):
+            self._set(operands, results)
+            self.copies, self.user = Copies(), user
+
+    def _set(
+        self, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]
+    ) -> None:
+        for n, x in enumerate(operands):
+            self.operand(n, x)
+        for n, place in enumerate(results):
+            self.result(n, place)
+
     def run(
         self,
         operands: Sequence[torch.Tensor],
         results: Sequence[torch.Tensor | None],
         on_write: Callable[[], None] = lambda: None,
     ) -> list[torch.Tensor]:
-        copies = Copies()
+        self.user, copies = None, Copies()
         given = [dense(x, copies) for x in operands]
         places = [separate(place, given) for place in results]
         # the shape of a result is its place's: of a program with a size the engine has none to tell
@@ -107,21 +146,16 @@ class InPlaceCode(EngineCode):
             else place
             for place, wanted in zip(places, results)
         ]
-        own = self.infer(given, beside, on_write)
+        self._set(given, beside)
+        on_write()
+        self.infer()
         self.copies = copies
+        own = [self.made(n) if x is None else x for n, x in enumerate(beside)]
         return [
             delivered(made, wanted, copies) if place is None else place
             for made, place, wanted in zip(own, places, results, strict=True)
         ]
 
     @abstractmethod
-    def infer(
-        self,
-        operands: Sequence[torch.Tensor],
-        places: Sequence[torch.Tensor | None],
-        on_write: Callable[[], None],
-    ) -> Sequence[torch.Tensor]:
-        """Run once; operands and places are dense, and no place is in an operand's memory.
-
-        Returns the results: those with a place there, the others in memory of the engine's own.
-        """
+    def made(self, n: int) -> torch.Tensor:
+        """Result `n` of the latest run, in the engine's memory."""

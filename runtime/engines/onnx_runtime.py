@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,7 +16,7 @@ class OnnxRuntimeCode(InPlaceCode):
 
     def __init__(self, session: Any) -> None:
         super().__init__()
-        self._session = session
+        self._session, self._binding = session, session.io_binding()
         self._inputs = [i.name for i in session.get_inputs()]
         self._outputs = [o.name for o in session.get_outputs()]
 
@@ -49,27 +48,24 @@ class OnnxRuntimeCode(InPlaceCode):
     def load(cls, blob: bytes) -> OnnxRuntimeCode:
         return cls.compile(blob)
 
-    def infer(
-        self,
-        operands: Sequence[torch.Tensor],
-        places: Sequence[torch.Tensor | None],
-        on_write: Callable[[], None],
-    ) -> Sequence[torch.Tensor]:
-        binding = self._session.io_binding()
-        for name, x in zip(self._inputs, operands):
-            binding.bind_input(name, "cpu", 0, _numpy(x.dtype), list(x.shape), x.data_ptr())
-        for name, place in zip(self._outputs, places, strict=True):
-            if place is None:
-                binding.bind_output(name, "cpu")
-            else:
-                shape = list(place.shape)
-                binding.bind_output(name, "cpu", 0, _numpy(place.dtype), shape, place.data_ptr())
-        on_write()
-        self._session.run_with_iobinding(binding)
-        return [
-            torch.from_numpy(value.numpy()) if place is None else place
-            for value, place in zip(binding.get_outputs(), places)
-        ]
+    def operand(self, n: int, x: torch.Tensor) -> None:
+        self._binding.bind_input(
+            self._inputs[n], "cpu", 0, _numpy(x.dtype), tuple(x.shape), x.data_ptr()
+        )
+
+    def result(self, n: int, x: torch.Tensor | None) -> None:
+        name = self._outputs[n]
+        if x is None:
+            self._binding.bind_output(name, "cpu")
+        else:
+            shape = tuple(x.shape)
+            self._binding.bind_output(name, "cpu", 0, _numpy(x.dtype), shape, x.data_ptr())
+
+    def infer(self) -> None:
+        self._session.run_with_iobinding(self._binding)
+
+    def made(self, n: int) -> torch.Tensor:
+        return torch.from_numpy(self._binding.get_outputs()[n].numpy())
 
 
 @cache
@@ -82,5 +78,6 @@ def _errors() -> tuple[type[Exception], ...]:
     return (RuntimeError, ValueError, *(c for c in found if issubclass(c, Exception)))
 
 
+@cache
 def _numpy(dtype: torch.dtype) -> Any:
     return torch.empty(0, dtype=dtype).numpy().dtype

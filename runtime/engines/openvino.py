@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -65,27 +65,21 @@ class OpenVinoCode(InPlaceCode):
     def load(cls, blob: bytes) -> OpenVinoCode:
         return cls.compile(blob)
 
-    def infer(
-        self,
-        operands: Sequence[torch.Tensor],
-        places: Sequence[torch.Tensor | None],
-        on_write: Callable[[], None],
-    ) -> Sequence[torch.Tensor]:
-        for n, x in zip(self._inputs, operands, strict=True):
-            if n is not None:
-                self._request.set_input_tensor(n, self._shared(x, self._given[n]))
-        made = [
-            self._tensor(kind, shape.to_shape()) if place is None else self._shared(place, kind)
-            for place, (kind, shape) in zip(places, self._kinds, strict=True)
-        ]
-        for n, own in enumerate(made):
-            self._request.set_output_tensor(n, own)
-        on_write()
+    def operand(self, n: int, x: torch.Tensor) -> None:
+        at = self._inputs[n]
+        if at is not None:
+            self._request.set_input_tensor(at, self._shared(x, self._given[at]))
+
+    def result(self, n: int, x: torch.Tensor | None) -> None:
+        kind, shape = self._kinds[n]
+        own = self._tensor(kind, shape.to_shape()) if x is None else self._shared(x, kind)
+        self._request.set_output_tensor(n, own)
+
+    def infer(self) -> None:
         self._request.infer()
-        return [
-            torch.from_numpy(own.data) if place is None else place
-            for own, place in zip(made, places)
-        ]
+
+    def made(self, n: int) -> torch.Tensor:
+        return torch.from_numpy(self._request.get_output_tensor(n).data)
 
     def _shared(self, x: torch.Tensor, kind: Any) -> Any:
         """The tensor's memory as OpenVINO's. Regions have bytes for bools: a bool may become a float32 in OpenVINO."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -36,31 +36,30 @@ class Model:
         """The copies of the latest run."""
         return Copies() if self._code is None else self._code.copies
 
-    def run(
-        self,
-        inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor | None],
-        on_write: Callable[[], None],
-    ) -> None:
-        """Run once; the model is compiled again if values of frozen inputs have changed."""
-        if self._step.frozen:
-            values = {n: inputs[n] for n in self._step.frozen}
-            tensors = list(values.values())
-            places = addresses_of(tensors)
-            if self._watched is None or not self._watched.same(tensors, places):
-                self._watched = None
-                watched = Watched(tensors, places)
-                self._code = load_code(self._step.engine, with_values(self._text, values))
-                self._watched = watched
-            inputs = [x for n, x in enumerate(inputs) if n not in values]
+    def code_of(self, user: object) -> EngineCode | None:
+        """The code, if `user` has attached its memory."""
+        return None if self._code is None or self._code.user is not user else self._code
+
+    def code(self, frozen: Sequence[torch.Tensor], places: list[int]) -> EngineCode:
+        """The code for frozen inputs at the addresses `places`; compiled again if their values have changed."""
+        if self._step.frozen and (self._watched is None or not self._watched.same(frozen, places)):
+            self._watched = None
+            watched = Watched(frozen, places)
+            values = dict(zip(self._step.frozen, frozen))
+            self._code = load_code(self._step.engine, with_values(self._text, values))
+            self._watched = watched
         assert self._code is not None
-        self._code.run(inputs, outputs, on_write)
+        return self._code
 
 
 class EngineCall(HostStep):
     """A region of an engine, ready to run. copies: what the latest run had to copy."""
 
     step: EngineStep
+    _places: list[int]
+    _frozen: list[torch.Tensor]
+    _operands: list[torch.Tensor]
+    _results: list[torch.Tensor]
 
     def __init__(self, step: EngineStep, n: N, compiled: dict[int, Model]) -> None:
         """n: the program's size. compiled: models of steps that are the same for all sizes, by the steps' ids."""
@@ -70,8 +69,15 @@ class EngineCall(HostStep):
         if not step.numbers:
             compiled[id(step)] = model
         self._model = model
-        self._inputs: list[torch.Tensor] = []
-        self._outputs: list[torch.Tensor | None] = []
+        left = [n for n in range(len(step.inputs)) if n not in step.frozen]
+        self._left = [step.inputs[n] for n in left]
+        # by place the operands and results of the engine's that are there
+        self._at: dict[tuple[str, int], list[tuple[bool, int, TensorRef]]] = {}
+        for written, refs in ((False, self._left), (True, step.outputs)):
+            for n, ref in enumerate(refs):
+                self._at.setdefault(ref.place[:2], []).append((written, n, ref))
+        self._fixed = {step.inputs[n].place[:2] for n in step.frozen}
+        self.unbind()
 
     @property
     def copies(self) -> Copies:
@@ -79,22 +85,45 @@ class EngineCall(HostStep):
         return self._model.copies
 
     def refs(self) -> list[TensorRef]:
-        return [*self.step.inputs, *self.step.outputs]
+        frozen = [self.step.inputs[n] for n in self.step.frozen]
+        return [*frozen, *self._left, *self.step.outputs]
 
     def bound(self) -> list[torch.Tensor]:
-        return [*self._inputs, *(t for t in self._outputs if t is not None)]
+        return [*self._frozen, *self._operands, *self._results]
 
     def bind(self, locate: Locate, size: N = 0) -> None:
-        self._inputs = [locate(r) for r in self.step.inputs]
-        self._outputs = [locate(r) for r in self.step.outputs]
+        self.unbind()
+        self._frozen = [locate(self.step.inputs[n]) for n in self.step.frozen]
+        self._places = addresses_of(self._frozen)
+        self._operands = [locate(r) for r in self._left]
+        self._results = [locate(r) for r in self.step.outputs]
+
+    def rebind(self, locate: Locate, moved: set[tuple[str, int]], size: N = 0) -> None:
+        # memory of arguments that are written may come to lie in another operand's
+        if self.to_arguments or not self._fixed.isdisjoint(moved):
+            return self.bind(locate, size)
+        code = self._model.code_of(self._user)
+        for place in moved:
+            for written, n, ref in self._at.get(place, ()):
+                x = (self._results if written else self._operands)[n] = locate(ref)
+                if code is not None:
+                    (code.result if written else code.operand)(n, x)
 
     def unbind(self) -> None:
-        self._inputs, self._outputs = [], []
+        self._user = object()  # nobody knows it: memory is attached at the next run
+        self._frozen, self._places, self._operands, self._results = [], [], [], []
 
     def run(self) -> None:
         self.writes = self.has_run = False
         try:
-            self._model.run(self._inputs, self._outputs, self._begin_to_write)
+            code = self._model.code(self._frozen, self._places)
+            if code.user is not self._user:
+                code.attach(self._user, self._operands, self._results)
+            if code.user is self._user:
+                self.writes = True
+                code.infer()
+            else:
+                code.run(self._operands, self._results, self._begin_to_write)
         except Exception as error:
             explain(error, where(self.step.label))
             raise

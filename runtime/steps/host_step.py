@@ -40,6 +40,10 @@ class HostStep(ABC):
     def bind(self, locate: Locate, size: N = 0) -> None:
         """Bind tensors. size: the program's dynamic size, if it has one."""
 
+    def rebind(self, locate: Locate, moved: set[tuple[str, int]], size: N = 0) -> None:
+        """Bind anew what lies in arguments and results that have moved, each a space and a number."""
+        self.bind(locate, size)
+
     @abstractmethod
     def unbind(self) -> None:
         """Drop the references to all tensors."""

@@ -51,11 +51,11 @@ class _Look:
         first, last = int(at.min()), int(at.max())
         self._at = (at - first) // width
         self._memory = np.asarray(_Memory(first, (last - first) // width + 1, width))
-        self._was = self._memory.take(self._at)
+        self._was = self._memory.take(self._at).tobytes()
 
     def same(self) -> bool:
         """Whether the elements are unchanged."""
-        return np.array_equal(self._memory.take(self._at), self._was)
+        return bool(self._memory.take(self._at).tobytes() == self._was)
 
 
 class _Memory:

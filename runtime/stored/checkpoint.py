@@ -21,13 +21,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save_file
 
-from ..tensors import dtype_named
+from ..tensors import DTYPES, dtype_named
 from .atomic import new_directory, new_file
 
 FORMAT, VERSION = "gflow-checkpoint", 1
 
 #: types that a safetensors file has no name for are kept as bytes
-_AS_BYTES = (torch.complex128, torch.complex32)
+_AS_BYTES = (torch.complex128, torch.complex32, torch.float8_e8m0fnu)
 
 
 class CheckpointError(ValueError):
@@ -144,6 +144,8 @@ def _flat(tensor: torch.Tensor, where: str) -> tuple[torch.Tensor, dict[str, Any
     """A tensor as a file holds it, dense and on the CPU, and what is needed to make it again."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise TypeError(f"{where!r} is a sparse or quantized tensor; save tensors that are dense")
+    if tensor.dtype not in DTYPES.values():
+        raise TypeError(f"{where!r} is a tensor of {tensor.dtype}, which checkpoints do not hold")
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     strides = plain.stride()
     order = sorted(range(plain.dim()), key=lambda d: -strides[d])

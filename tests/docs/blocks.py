@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -45,6 +46,7 @@ def changes_sources(page: Path) -> bool:
     return any(block.mark and block.mark[0] == "file" for block in blocks_of(page))
 
 
+@cache
 def blocks_of(page: Path) -> list[Block]:
     """All code blocks of a page, but the site's own directives (`{toctree}`).
 

@@ -3,7 +3,8 @@
 A module is grown (`random_ir`), or is what a random program (`growth.py`) was lowered to. It runs as it stands
 by the reference interpreter (`ir_interpreter`); then a pipeline is drawn for a target, and the module runs by
 the interpreter after all passes that keep it a tensor program, and as kernels: machine code, or Triton sources
-in Triton's interpreter.
+in Triton's interpreter. Engines that are installed give a second opinion of the module as it stands, where they have
+forms for all of its ops.
 """
 
 from __future__ import annotations
@@ -26,12 +27,18 @@ from triton_interpreter import run_program
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.driver.pass_manager import run_pipeline
 from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
+from gflow.compiler.engines.form import call_of
+from gflow.compiler.engines.forms import form_of, written_form
+from gflow.compiler.engines.stablehlo.write import portable, write_function
+from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.tools.reduce import reduce_text
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.inspection.noise import Noise
 from gflow.lowering import lower
 from gflow.runtime import Executable
+from gflow.runtime.engines.load import load_code
+from gflow.runtime.engines.packages import available
 
 from .campaign import Result
 from .growth import grow
@@ -41,6 +48,9 @@ from .settings import Settings
 from .tensors import make
 
 Tensor = torch.Tensor
+
+#: engines that give a second opinion
+ENGINES = ("xla", "onnxruntime")
 
 #: passes that code generation needs; all others are left out now and then
 NEEDED = ("gflow-fuse", "gflow-materialize", "gflow-select-kernels", "gflow-plan-memory")
@@ -206,6 +216,10 @@ def judge_subject(subject: Subject, target: str, pipeline: str) -> Verdict:
         if wrong is None:
             run = _by_machine_code if target == "cpu" else _by_triton
             wrong = _differs(subject, want, reference, run, pipeline, target)
+        for engine in filter(available, ENGINES):
+            if wrong is None and _fits(parse(subject.text), engine):
+                by = _by_xla if engine == "xla" else _by_onnxruntime
+                wrong = _differs(subject, want, reference, by, pipeline, target)
     return wrong or Verdict("ok", where=f"{subject.kind} {target}")
 
 
@@ -229,6 +243,33 @@ def _by_triton(module: ir.Module, args: list[Tensor], pipeline: str, target: str
     return run_program(
         compile_module(module, CompileOptions(target=target, pipeline=pipeline)), args
     )
+
+
+def _fits(module: ir.Module, engine: str) -> bool:
+    """Whether an engine has a form for every op."""
+    form = form_of(engine)
+    with module.context:
+        ops = [o.operation for o in entry_function(module).regions[0].blocks[0].operations]
+        ops = [o for o in ops if o.name.startswith("gflow.") and o.name != "gflow.check"]
+        return not any(form.why_not(call_of(op)) for op in ops)
+
+
+def _by_xla(module: ir.Module, args: list[Tensor], pipeline: str, target: str) -> list[Tensor]:
+    function = entry_function(module)
+    code = portable(write_function(function, checks=True).module)
+    return load_code("xla", code).run(args, [None] * len(function.type.results))
+
+
+def _by_onnxruntime(
+    module: ir.Module, args: list[Tensor], pipeline: str, target: str
+) -> list[Tensor]:
+    # not installed everywhere
+    from gflow.compiler.engines.onnx.write import write_function as write_onnx
+
+    function = entry_function(module)
+    model = write_onnx(function, checks=True, form=written_form("onnxruntime")).model
+    code = load_code("onnxruntime", model.SerializeToString())
+    return code.run(args, [None] * len(function.type.results))
 
 
 Run = Callable[[ir.Module, "list[Tensor]", str, str], "list[Tensor]"]

@@ -15,7 +15,7 @@ from gflow.compiler.kernel.selection.cpu.loops import loops_from, runs, way_of_l
 from gflow.dialects.extents import Piece
 from gflow.dialects.mlir import func
 from gflow.dialects.program import KernelStep, Place
-from gflow.dialects.types import COMPLEX, TensorType
+from gflow.dialects.types import NO_KERNELS, TensorType
 
 from ..placement import Placement
 from .language.parameters import Plan, plan_of, structure
@@ -68,12 +68,12 @@ class Builder(Placement):
             way: its loop nest; None: the model's choice (conversions of half precision, zeros).
 
         Raises:
-            CannotLower: the kernel accesses complex numbers, or cannot run with the chosen loop nest.
+            CannotLower: the kernel accesses element types without kernels, or cannot run with the chosen loop nest.
         """
         if not runs(k):
             return
-        if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
-            raise CannotLower(f"there are no kernels on complex numbers: {label}")
+        if any(access.dtype in NO_KERNELS for access in (*k.loads, *k.stores)):
+            raise CannotLower(f"there are no kernels on complex numbers or float8: {label}")
         k = canonical(k)
         way = way or way_of_loops(k)
         p = plan_of(k, loops_from(way, k))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from gflow.dialects.extents import varies
-from gflow.dialects.ops.attention import extras
+from gflow.dialects.ops.attention import bounds, extras
 from gflow.dialects.ops.compute import conv_dims, kernel_dims
 from gflow.dialects.ops.packed import packed_k, strip_of
 
@@ -37,15 +38,25 @@ def _shared(x: Term, shared: int) -> Term:
     return x.permute(0, 2, 1, 3)
 
 
-def _scores(q: Term, k: Term, bias: Term | None, attrs: Attrs) -> Term:
+def _scores(q: Term, k: Term, extra: Sequence[Term], attrs: Attrs) -> Term:
+    """extra: the operands besides the needed ones."""
+    found = extras([t.type for t in extra], 0)
+    bias = None if found.bias is None else extra[found.bias]
     scores = make("matmul", q, k.permute(0, 1, 3, 2)) * float(attrs["scale"])
     if bias is not None and bias.dtype == "i1":
         scores = bias.spread(scores.shape).where(scores, -math.inf)
     elif bias is not None:
         scores = scores + bias.to(scores.dtype).spread(scores.shape)
-    if attrs["causal"]:
-        seen = iota(scores.shape, 3).is_("le", iota(scores.shape, 2))
-        scores = seen.where(scores, -math.inf)
+    left, right = bounds(attrs)
+    if left is not None or right is not None:
+        apart = iota(scores.shape, 3) - iota(scores.shape, 2)
+        for predicate, bound in (("le", right), ("ge", None if left is None else -left)):
+            if bound is not None:
+                scores = apart.is_(predicate, bound).where(scores, -math.inf)
+    if found.documents is not None:
+        documents = zip(extra[found.documents :], (2, 3))
+        of_q, of_k = (x.spread(scores.shape, (0, d)) for x, d in documents)
+        scores = of_q.is_("eq", of_k).where(scores, -math.inf)
     return scores
 
 
@@ -61,11 +72,11 @@ def attention(terms: list[Term], attrs: Attrs) -> list[Term]:
     q, k, v = terms[:3]
     heads = q.shape[2]
     found = extras([t.type for t in terms], 3)
-    bias = None if found.bias is None else terms[found.bias]
-    scores = _scores(_heads(q, heads), _heads(k, heads), bias, attrs)
+    scores = _scores(_heads(q, heads), _heads(k, heads), terms[3:], attrs)
     most = scores.reduce("max", 3)
     none = most.is_("eq", -math.inf)
-    if bias is not None:  # a row may have no keys, and in some engines a maximum of -inf isn't -inf
+    # a row may have no keys, and in some engines a maximum of -inf isn't -inf
+    if found.bias is not None or found.documents is not None or attrs["window"]:
         none = make("not", scores.is_("ne", -math.inf).reduce("any", 3))
     most = none.where(0.0, most)
     weights = make("exp", scores - most.spread(scores.shape, (0, 1, 2)))
@@ -86,7 +97,7 @@ def attention_grad(terms: list[Term], attrs: Attrs) -> list[Term]:
     found = extras([t.type for t in terms], 6)
     bias = None if found.bias is None else terms[found.bias]
     qh, kh, vh, dyh = (_heads(x, heads) for x in (q, k, v, dy))
-    scores = _scores(qh, kh, bias, attrs)
+    scores = _scores(qh, kh, terms[6:], attrs)
     weights = make("exp", scores - sums.spread(scores.shape, (0, 1, 2)))
     weights = scores.is_("eq", -math.inf).where(0.0, weights)
     dweights = make("matmul", dyh, vh.permute(0, 1, 3, 2))

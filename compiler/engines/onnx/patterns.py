@@ -196,10 +196,9 @@ def _linear(w: Writer, found: _Found, known: Mapping[ir.Value, str]) -> str | No
     """Write a matrix product of flattened rows as one of more dimensions."""
     values = found.values
     x, result = type_of(values["x"]), type_of(values["result"])
-    if result.shape[:-1] != x.shape[:-1] or type_of(values["weight"]).shape != (
-        x.shape[-1],
-        result.shape[-1],
-    ):
+    if not x.shape or not result.shape or result.shape[:-1] != x.shape[:-1]:
+        return None
+    if type_of(values["weight"]).shape != (x.shape[-1], result.shape[-1]):
         return None
     inner = values["result"].owner.operands[0]
     chain = [inner, *(v for v in inner.owner.operands if "bias" in values)]

@@ -434,9 +434,11 @@ def _attention(w: Writer, call: Call, names: Names) -> Names:
 
 
 def _attends(call: Call) -> bool:
-    """Whether an attention has no dropout, and its log-sum-exp is not used."""
+    """Whether an attention has no dropout, window or documents, and its log-sum-exp is not used."""
+    found, attrs = extras(call.operands, 3), call.attrs
     unread = next(iter(call.op.results[1].uses), None) is None
-    return _F32(call) and not call.attrs["dropout"] and unread
+    plain = not attrs["dropout"] and not attrs["window"] and found.documents is None
+    return _F32(call) and plain and unread
 
 
 def _identity(w: Writer, call: Call, names: Names) -> Names:

@@ -7,7 +7,7 @@ the module path and the node type (`model.0/MatMul`). Updates are outputs, named
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -148,14 +148,22 @@ def _written(
         made = form.rows[call.name].write(w, call, given_names)
         known.update(zip(op.results, made))
     outputs = []
+    made_here = {name for node in w.nodes for name in node.output}
+    renamed: dict[str, str] = {}
     for v, wanted in zip(end.operands, results):
         name = w.name(wanted)
         ty = type_of(v)
         value = known[v] if passed(ty) == ty else w.cast(known[v], passed(ty).dtype)
-        w.nodes.append(w.helper.make_node("Identity", [value], [name], name=name))
+        if value in made_here and value not in renamed:
+            renamed[value] = name
+        else:  # an argument, a constant, or a result already
+            value = renamed.get(value, value)
+            w.nodes.append(w.helper.make_node("Identity", [value], [name], name=name))
         outputs.append(_value(w, name, passed(ty)))
     if w.bytes > _MOST_BYTES:
         raise EngineError("the constants and weights have more bytes than a file of ONNX can hold")
+    # a node of its own that gives a result another name trips ONNX Runtime's fusions where others read the value, too
+    _rename(w.nodes, renamed)
     nodes = _needed([*w.constants, *w.nodes], {o.name for o in outputs})
     graph = w.helper.make_graph(nodes, "main", inputs, outputs, w.initializers)
     return w.helper.make_model(
@@ -176,6 +184,19 @@ def _needed(nodes: Sequence[Any], wanted: set[str]) -> list[Any]:
                 wanted.update(name for inner in given.g.node for name in inner.input)
             kept.append(node)
     return kept[::-1]
+
+
+def _rename(nodes: Iterable[Any], names: Mapping[str, str]) -> None:
+    """Values by other names, in branches as well."""
+    for node in nodes:
+        for listed in (node.input, node.output):
+            for n, name in enumerate(listed):
+                if name in names:
+                    listed[n] = names[name]
+        for given in node.attribute:
+            _rename(given.g.node, names)
+            for output in given.g.output:
+                output.name = names.get(output.name, output.name)
 
 
 def _shown(block: ir.Block, given: Sequence[int]) -> dict[int, Found]:

@@ -218,22 +218,35 @@ def _clamped(index: ir.Value, most: int) -> ir.Value:
 
 def _dynamic_slice(op: ir.Operation, operands: Values) -> Values:
     x, *starts = operands
-    for d, size in enumerate(_listed(op, "slice_sizes")):
+    return [_slice_at(x, dict(enumerate(starts)), _listed(op, "slice_sizes"))]
+
+
+def _slice_at(x: ir.Value, starts: dict[int, ir.Value], sizes: Sequence[int]) -> ir.Value:
+    """A slice that lies within `x`. starts: 0-d, by dimension; others begin at 0."""
+    for d, size in enumerate(sizes):
         whole = type_of(x).shape[d]
         if size == whole:
+            continue
+        if d not in starts:
+            x = _cut(x, d, 0, size)
             continue
         start = broadcast(_clamped(starts[d], whole - size), (size,))
         steps = build("iota", [], {"shape": (size,), "dim": 0, "dtype": "i64"})
         x = build("take", [x, build("add", [start, steps])], {"dim": d})
-    return [x]
+    return x
 
 
 def _gather(op: ir.Operation, operands: Values) -> Values:
-    """A gather along one dimension."""
+    """A gather along one dimension, or of one slice."""
     x, index = operands
     dims = stablehlo().GatherDimensionNumbers(op.attributes["dimension_numbers"])
     mapped, collapsed = list(dims.start_index_map), list(dims.collapsed_slice_dims)
     shape, sizes = type_of(x).shape, _listed(op, "slice_sizes")
+    if (
+        type_of(index).rank == 1 and dims.index_vector_dim == 0
+    ):  # what JAX writes for slices of symbolic sizes
+        starts = {d: reshape(_cut(index, 0, n, n + 1), ()) for n, d in enumerate(mapped)}
+        return [reshape(_slice_at(x, starts, sizes), _shape(op))]
     if (
         len(mapped) != 1
         or collapsed != mapped

@@ -15,26 +15,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gflow.dialects.extents import current
 from gflow.dialects.mlir import func, ir, stablehlo
 from gflow.dialects.records import record
 
 from ...ir.modules import text_of
 from ..expand import expanded
 from ..form import EngineError, call_of
+from ..sizes import size_arguments
+from .dynamic import make_dynamic
 from .rows import FORM
 from .writer import Writer
 
 
 @record
 class Written:
-    """A written module, verified. checks: the number of checks that were left out."""
+    """A written module, verified.
+
+    checks: the number of checks that were left out. dropped: arguments that the module's function does not have: sizes,
+    which the shapes of other arguments have.
+    """
 
     module: ir.Module
     checks: int
+    dropped: tuple[int, ...] = ()
 
 
 def write_function(function: func.FuncOp, checks: bool = False) -> Written:
     """Write a function as a module with one public function, `main`; `function` is not modified.
+
+    Dynamic dimensions are dynamic in the module.
 
     checks: whether checks may be left out.
 
@@ -43,7 +53,14 @@ def write_function(function: func.FuncOp, checks: bool = False) -> Written:
     """
     stablehlo().register_dialect(function.context)
     with expanded(function.operation, FORM, checks) as (block, dropped):
-        return Written(_written(block, _names(function)), dropped)
+        module = _written(block, _names(function))
+        if current() is None:
+            return Written(module, dropped)
+        main = module.body.operations[0]
+        assert isinstance(main, func.FuncOp)
+        gone = make_dynamic(main, size_arguments(function))
+        _verify(module)
+        return Written(module, dropped, tuple(gone))
 
 
 def portable(module: ir.Module) -> bytes:
@@ -97,6 +114,10 @@ def _written(block: ir.Block, names: Sequence[str]) -> ir.Module:
                 made = row.write(writer, call, [known[v] for v in op.operands])
             known.update(zip(op.results, made))
         func.ReturnOp([known[v] for v in end.operands])
+    _verify(module)
+    return module
+
+
+def _verify(module: ir.Module) -> None:
     if not module.operation.verify():
         raise EngineError("the StableHLO module does not verify")
-    return module

@@ -1,4 +1,4 @@
-"""Recognition of attention that a program writes as matrix products and softmax.
+"""Recognition of attention that a program writes as matrix products and softmax, and of its masks.
 
 description          one written-out attention, as value numbers
 values               constants, layouts and equality of values, through ops that only change shape or float type
@@ -7,5 +7,7 @@ gradients            its backward, in the form that autograd produces
 mask_operands        converts masks to the form of `gflow.attention`: causal, or an operand
 empty_rows           rows without a visible key, with eager's results: NaN, or equal weights
 masks                evaluates masks that depend only on constants and positions
+index_masks          parts of a mask that compare positions or documents
+recognize_windows    these as attributes and operands of `gflow.attention`
 recognize_attention  one `gflow.attention` for softmax(scale · q kᵀ + mask) v, and one op for its gradients
 """

@@ -100,7 +100,7 @@ def _kept(body: Body, a: Attention, selects: Sequence[Select]) -> ir.Value:
     for part in selects:
         here = _small(body, part.condition, a.lead)
         here = builder.build("not", [here]) if part.where else here
-        kept = here if kept is None else builder.build("and", _fit(kept, here))
+        kept = here if kept is None else builder.build("and", fit(kept, here))
     assert kept is not None
     return kept
 
@@ -132,7 +132,7 @@ def _bias(body: Body, a: Attention, fill: float | None = None) -> ir.Value | Non
     for part in reversed(a.mask):  # from the product on
         if isinstance(part, Added):
             value = builder.convert(_small(body, part.value, a.lead), dtype)
-            bias = value if bias is None else builder.build("add", _fit(bias, value))
+            bias = value if bias is None else builder.build("add", fit(bias, value))
         else:
             condition = _small(body, part.condition, a.lead)
             number = part.fill if fill is None else fill
@@ -144,12 +144,12 @@ def _masked(
     condition: ir.Value, where: bool, fill: float, bias: ir.Value | None, dtype: str
 ) -> ir.Value:
     ty = TensorType(builder.type_of(condition).shape, dtype)
-    condition, bias = _fit(condition, builder.splat(0.0, ty) if bias is None else bias)
+    condition, bias = fit(condition, builder.splat(0.0, ty) if bias is None else bias)
     values = [builder.splat(fill, builder.type_of(bias)), bias]
     return builder.build("select", [condition, *(values if where else values[::-1])])
 
 
-def _fit(a: ir.Value, b: ir.Value) -> list[ir.Value]:
+def fit(a: ir.Value, b: ir.Value) -> list[ir.Value]:
     """Two values of rank 4, broadcast to one shape."""
     shape = [max(x, y) for x, y in zip(builder.type_of(a).shape, builder.type_of(b).shape)]
     every = tuple(range(4))

@@ -20,6 +20,10 @@ Each op gets a number: how often its operands have crossed between the engine an
 number form one region, so no two regions depend on each other cyclically. An op that could be in several regions joins
 the last of them, which usually holds most of the step.
 
+Modules that engines run (`gflow.engines = ["xla:model.encoder"]` on the function, of `gflow.XRTModule`) come first:
+their engines get the ops of their forward and backward, by the locations of these. What is left goes to `engine`, or
+with `modules-only` stays.
+
 Some supported ops stay with gflow: regions that take the device less than `min-cost` microseconds, and checks of values
 together with their operands where those are cheap, since an update may be written in place only after the last check.
 Constants are copied into the regions that read them. Every op that stays has the reason in `gflow.stays`.
@@ -34,10 +38,11 @@ from gflow.compiler.engines.forms import READS, form_of
 from gflow.compiler.engines.sizes import size_arguments
 from gflow.compiler.ir.cost import cost_of, seconds
 from gflow.compiler.ir.errors import PassError
+from gflow.compiler.ir.locations import source_of
 from gflow.compiler.ir.ssa import Body, clone_with, put_operands, read_body
 from gflow.compiler.targets import DEVICES
 from gflow.dialects import builder
-from gflow.dialects.marks import STAYS
+from gflow.dialects.marks import STAYS, engine_at, engines_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK, ENGINE, ENGINE_YIELD
 from gflow.dialects.records import record
@@ -50,6 +55,9 @@ class Options:
     """Options of gflow-partition-engines."""
 
     engine: str = field(default="xla", metadata={"doc": "the engine"})
+    modules_only: bool = field(
+        default=False, metadata={"doc": "only modules that the function gives to engines"}
+    )
     min_cost: float = field(
         default=20.0,
         metadata={"doc": "the shortest region, in microseconds of gflow's own kernels"},
@@ -62,17 +70,37 @@ def run(function: func.FuncOp, options: Options) -> None:
     Raises:
         PassError: there is no such engine.
     """
+    modules = engines_of(function.operation)
     try:
-        form = form_of(options.engine)
+        forms = {name: form_of(name) for name in modules.values()}
+        if not options.modules_only:
+            forms[options.engine] = form_of(options.engine)
     except ValueError as error:
         raise PassError(str(error), function) from None
     _part_checks(read_body(function))
+    for engine in dict.fromkeys(modules.values()):
+        _partition(function, engine, forms[engine], options.min_cost, modules)
+    if not options.modules_only:
+        _partition(function, options.engine, forms[options.engine], options.min_cost, None)
+
+
+def _partition(
+    function: func.FuncOp, engine: str, form: Form, min_cost: float, modules: dict[str, str] | None
+) -> None:
+    """Regions of one engine. modules: those that engines run; None: any op is for the engine."""
     body = read_body(function)
     why = _reasons(body, form)
+    if modules is not None:
+        for o in body.ops:
+            source = source_of(o.op)
+            if o.name != "constant" and engine_at(modules, source.phase, source.module) != engine:
+                why[o.index] = _ELSEWHERE
     level = _levels(body, why)
-    _drop_small(body, why, level, options.min_cost)
+    _drop_small(body, why, level, min_cost)
     for o in body.ops:
-        if why[o.index]:
+        if not why[o.index] and STAYS in o.op.attributes:  # for the engine of its module
+            del o.op.attributes[STAYS]
+        if why[o.index] not in ("", _ELSEWHERE):
             o.op.attributes[STAYS] = ir.StringAttr.get(why[o.index])
     regions: dict[int, list[int]] = {}
     for i, n in enumerate(level):
@@ -80,9 +108,9 @@ def run(function: func.FuncOp, options: Options) -> None:
             regions.setdefault(n, []).append(i)
     if regions:
         # ONNX needs the sizes as operands for shapes that no operand has; XLA compiles a program for each size
-        sizes = size_arguments(function) if READS[options.engine] == "onnx" else []
+        sizes = size_arguments(function) if READS[engine] == "onnx" else []
         wanted = dict.fromkeys(body.arguments[n] for n in sizes)
-        _rewrite(body, why, level, regions, options.engine, wanted)
+        _rewrite(body, why, level, regions, engine, wanted)
 
 
 #: the most microseconds of ops that are duplicated for a check
@@ -119,6 +147,7 @@ def _reasons(body: Body, form: Form) -> list[str]:
     """The reason why each op stays with gflow; "" for ops that the engine supports, and for constants."""
     calls: list[Call | None] = [None if o.name == "constant" else call_of(o.op) for o in body.ops]
     why = ["" if c is None else form.why_not(c) for c in calls]
+    why = [_ELSEWHERE if o.name == ENGINE else w for o, w in zip(body.ops, why)]
     for o in reversed(body.ops):
         users = [body.ops[u] for r in o.results for u in body.users[r]]
         returned = any(r in body.returned for r in o.results)
@@ -129,6 +158,7 @@ def _reasons(body: Body, form: Form) -> list[str]:
 
 
 _FOR_CHECK = "only a check of values needs it"
+_ELSEWHERE = "another engine runs it, or none does"
 
 
 def _levels(body: Body, why: list[str]) -> list[int]:

@@ -49,11 +49,11 @@ from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.structure import CHECK, ENGINE
-from gflow.dialects.types import COMPLEX
+from gflow.dialects.types import NO_KERNELS
 
 from ..base import NoOptions, Pass
 
-#: there are no kernels on complex numbers
+#: copies where there are no kernels
 _CLONE = {
     "overload": "aten.clone.default",
     "args": '[[{"t": 0}], {"memory_format": {"memory_format": "contiguous_format"}}]',
@@ -61,9 +61,9 @@ _CLONE = {
 
 
 def copy_of(value: ir.Value) -> ir.Value:
-    """Build a dense row-major copy at the insertion point: a fused op, or an ATen call for complex numbers."""
+    """Build a dense row-major copy at the insertion point: a fused op, or an ATen call where there are no kernels."""
     ty = builder.type_of(value)
-    if ty.dtype in COMPLEX:
+    if ty.dtype in NO_KERNELS:
         return builder.build_op("aten", [value], _CLONE, [ty]).results[0]
     fused = builder.build_op("fused", [value], {"kind": "pointwise"}, [ty])
     block = fused.regions[0].blocks.append(value.type)

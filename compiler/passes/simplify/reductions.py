@@ -10,7 +10,7 @@ from typing import Any
 
 from gflow.dialects.extents import varies
 from gflow.dialects.mlir import ir
-from gflow.dialects.types import COMPLEX, FLOATS, INTEGERS, TensorType
+from gflow.dialects.types import FLOATS, INTEGERS, NO_KERNELS, TensorType
 
 from .folding import evaluate, round_to
 from .rewriter import Node, Rewriter
@@ -150,6 +150,6 @@ def _without(
 @RULES.add("matmul")
 def matmul_over_nothing(n: Node, b: Rewriter) -> ir.Value | None:
     """matmul over a contracted dimension of size 0 → 0"""
-    if b.type(n.operands[0]).shape[-1] != 0 or n.type.dtype in COMPLEX:
+    if b.type(n.operands[0]).shape[-1] != 0 or n.type.dtype in NO_KERNELS:
         return None
     return b.constant(0, n.type)

@@ -17,7 +17,7 @@ from gflow.dialects.attributes import from_mlir
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import OpDef
 from gflow.dialects.ops import OPS
-from gflow.dialects.types import COMPLEX, TensorType, type_of
+from gflow.dialects.types import NO_KERNELS, TensorType, type_of
 
 from .rules import SPLAT, Kind, Rules, Scalar
 
@@ -171,7 +171,7 @@ class Rewriter:
         self._kinds[result] = node.name
         if node.definition.pure:
             self._pure.append(node.op)
-        if node.name == "constant" and node.type.dtype not in COMPLEX:
+        if node.name == "constant" and node.type.dtype not in NO_KERNELS:
             value = splat_of(node.op.attributes["value"])
             if value is not None:
                 self._splats[result] = value

@@ -30,7 +30,7 @@ from gflow.dialects.distribution.mesh import SHARDING, WHOLE, mesh_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import COLLECTIVE, SHARD, shard_size
-from gflow.dialects.types import COMPLEX, TensorType
+from gflow.dialects.types import NO_KERNELS, TensorType
 
 #: by kind of a reduction: the collective's reduction, and its element type (None: that of the operand)
 _COMBINED: dict[str, tuple[str, str | None]] = {
@@ -230,8 +230,8 @@ def group_read(op: ir.Operation) -> dict[str, Any]:
 
 
 def divides(ty: TensorType, least: int) -> bool:
-    """Whether a tensor is sharded: it has at least `least` elements, and isn't complex (no kernels for padding)."""
-    return ty.numel >= least and ty.dtype not in COMPLEX
+    """Whether a tensor is sharded: it has at least `least` elements, of a type with kernels (for padding)."""
+    return ty.numel >= least and ty.dtype not in NO_KERNELS
 
 
 def gradients(function: func.FuncOp, least: int) -> list[ir.Operation]:

@@ -181,8 +181,9 @@ def signbit(em: Emitter, x: Value) -> Value:
 
 
 @lowers("aten._to_copy", "aten.to")
-def to_copy(em: Emitter, x: Value, **options: Any) -> Value:
-    """`x` with another dtype; device and layout change nothing here.
+def to_copy(em: Emitter, x: Value | bool | int | float, **options: Any) -> Value:
+    """`x` with another dtype; device and layout change nothing here. A number, which PyTorch takes for a 0-d tensor, is
+    what `torch.vmap` makes of one beside a single element.
 
     Raises:
         Unsupported: it goes to the meta device.
@@ -191,9 +192,12 @@ def to_copy(em: Emitter, x: Value, **options: Any) -> Value:
     device = options.get("device")
     if device is not None and torch.device(device).type == "meta":
         raise Unsupported("the meta device")
-    if dtype is None:
-        return x
-    return _cast(em, x, mlir_dtype(dtype))
+    if not isinstance(x, Value):
+        x = em.full(x, (), _NUMBERS[type(x)])
+    return x if dtype is None else _cast(em, x, mlir_dtype(dtype))
+
+
+_NUMBERS: dict[type, str] = {bool: "i1", int: "i64", float: "f64"}
 
 
 def _cast(em: Emitter, x: Value, dtype: str) -> Value:

@@ -9,7 +9,7 @@ from typing import Any
 from gflow.dialects.attributes import read
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
-from gflow.dialects.types import COMPLEX, type_of
+from gflow.dialects.types import NO_KERNELS, type_of
 
 from ..dtypes import Unsupported
 from ..emitter import Emitter, Value, broadcast_shapes
@@ -110,7 +110,7 @@ def index_copy(em: Emitter, x: Value, dim: int, index: Value, source: Value) -> 
     Raises:
         Unsupported: a 0-d tensor, or complex numbers.
     """
-    if not x.rank or not source.rank or x.dtype in COMPLEX:
+    if not x.rank or not source.rank or x.dtype in NO_KERNELS:
         raise Unsupported("index_copy on a scalar, or of complex numbers")
     index = _index(index).reshape((index.numel,))
     return em("index_copy", x, index, source, dim=wrap(dim, x.rank))
@@ -214,7 +214,7 @@ def scatter(em: Emitter, x: Value, dim: int, index: Value, source: Any) -> Value
     Raises:
         Unsupported: indices differ between slices; 0-d tensors, or complex numbers.
     """
-    if not x.rank or not index.rank or x.dtype in COMPLEX:
+    if not x.rank or not index.rank or x.dtype in NO_KERNELS:
         raise Unsupported("scatter on a scalar, or of complex numbers")
     dim = wrap(dim, x.rank)
     along = repeated_along(_index(index), x, dim)
@@ -243,7 +243,7 @@ def index_put(
             raise Unsupported("values of a size that depends on data")
         mask = em.broadcast(masks[0], x.shape, range(masks[0].rank))
         return em.select(mask, em.broadcast(values.reshape(()), x.shape), x)
-    if not accumulate and len(masks) == 1 and x.dtype not in COMPLEX:
+    if not accumulate and len(masks) == 1 and x.dtype not in NO_KERNELS:
         return _put_along(em, x, indices, values)
     if not accumulate or x.dtype == "i1":
         raise Unsupported("index_put without accumulation")

@@ -8,11 +8,15 @@ with, so they may act on those of a program.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
+from torch.autograd.graph import saved_tensors_hooks
 
 _log = logging.getLogger("gflow")
 _top = torch._C._autograd._top_saved_tensors_default_hooks
@@ -27,12 +31,28 @@ IN_EAGER = (
 
 
 def may_change_values() -> bool:
-    """Whether the hooks that apply now are none of PyTorch's."""
+    """Whether one of the hooks that apply now is none of PyTorch's."""
     hooks = _top(True)
-    if hooks is None:
-        return False
-    module = getattr(hooks[0], "__module__", None) or ""
-    return not module.startswith("torch.")
+    return hooks is not None and any(_code_of(h) not in _pytorchs() for h in hooks)
+
+
+def _code_of(hook: Any) -> CodeType | None:
+    """A hook's code, which tells whose it is: its name and module can be set by anybody."""
+    if getattr(hook, "__globals__", {}).get("__name__") == "torch._dynamo.eval_frame":
+        hook = getattr(hook, "_torchdynamo_orig_callable", hook)  # of `torch._dynamo.disable`
+    return getattr(hook, "__code__", None)
+
+
+@functools.cache
+def _pytorchs() -> frozenset[CodeType]:
+    """The code of PyTorch's own hooks."""
+    classes = [
+        entry.__init__.__code__
+        for module in (torch.autograd.graph, torch.utils.checkpoint)
+        for entry in vars(module).values()
+        if isinstance(entry, type) and issubclass(entry, saved_tensors_hooks)
+    ]
+    return frozenset(c for code in classes for c in code.co_consts if isinstance(c, CodeType))
 
 
 @contextlib.contextmanager

@@ -53,6 +53,7 @@ class Trace:
     `facts`: what `build()` has asked of tensors from outside, see `dispatch.functions.facts`.
     `rearranged`: arguments whose lists or dicts `build()` has changed.
     `frozen`: ids of inputs that are taken to be the same at each call; whoever runs the program looks for changes.
+    `engines`: by the dotted name of a module, the engine that runs its forward and backward (`gflow.XRTModule`).
     `mesh`: a `DeviceMesh`, if the trace is of global tensors: values are wholes, of which ranks hold parts.
     `data_axes`: its dimensions along which no parameter is split; gradients are added up along them."""
 
@@ -91,6 +92,7 @@ class Trace:
     mesh: Any = None
     data_axes: tuple[str, ...] = ()
     frozen: frozenset[int] = frozenset()
+    engines: dict[str, str] = field(default_factory=dict)
 
     @property
     def main(self) -> Trace:

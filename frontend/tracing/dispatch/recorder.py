@@ -34,7 +34,7 @@ from ..program import collectives, seeding
 from .call_checks import call_problem
 from .failures.refusals import name_if_refusing
 from .foreach import split_foreach
-from .shapes.fakes import fake_call
+from .shapes.fakes import fake_call, same_memory
 from .symbols.argument_numbers import is_of_call, plain, settled
 from .symbols.number_nodes import Number, number_of
 from .symbols.numbers import wrap
@@ -325,11 +325,22 @@ class Recorder(TorchDispatchMode):
 
     def control_flow(self, func: torch._ops.HigherOrderOperator) -> GraphTraceError:
         """What is raised for `torch.cond` and the like."""
+        if func.name().startswith("flex_attention"):
+            return self.flex_attention()
         return GraphTraceError(
             f"{describe(self.locator.here())}: {func.name()} is control flow that depends on tensor "
             "values, which a graph cannot record. Use torch.where for a choice and a Python loop of fixed "
             "length, or call the function through gflow.compile or torch.compile(backend='gflow'), which "
             "compile the code around it."
+        )
+
+    def flex_attention(self) -> GraphTraceError:
+        """What is raised for `flex_attention` and what makes its masks."""
+        return GraphTraceError(
+            f"{describe(self.locator.here())}: flex_attention and its block masks cannot be recorded in a graph. Call "
+            "scaled_dot_product_attention with an attn_mask of comparisons of positions (on a GPU, sliding windows and "
+            "documents then become part of its kernel) or with a bias, or call the function through gflow.compile or "
+            "torch.compile(backend='gflow'), where flex_attention runs through PyTorch."
         )
 
     def __torch_dispatch__(
@@ -350,7 +361,7 @@ class Recorder(TorchDispatchMode):
         if isinstance(func, torch._ops.HigherOrderOperator):
             raise self.control_flow(func)
         if func in _SAME_VALUE:
-            out: Any = self.fake_mode.dispatch(func, types, args)
+            out: Any = same_memory(self.fake_mode, func, types, args)
             set_value(out, self.value_of(args[0]))
             return out
         kwargs = kwargs or {}

@@ -67,14 +67,14 @@ class _State(defaultdict[Any, Any]):
 _CPU = torch.device("cpu")
 
 
-def _copy(value: Any, device: torch.device = _CPU) -> Any:
-    """A copy of nested state with its tensors on `device`."""
+def _copy(value: Any, device: torch.device = _CPU, fresh: bool = True) -> Any:
+    """A copy of nested state with its tensors on `device`. fresh: tensors that are there already are copied, too."""
     if isinstance(value, torch.Tensor):
-        return value.detach().to(device, copy=True)
+        return value.detach().to(device, copy=fresh)
     if isinstance(value, (list, tuple)):
-        return type(value)([_copy(v, device) for v in value])
+        return type(value)([_copy(v, device, fresh) for v in value])
     if isinstance(value, dict):
-        return {k: _copy(v, device) for k, v in value.items()}
+        return {k: _copy(v, device, fresh) for k, v in value.items()}
     return value
 
 
@@ -172,11 +172,11 @@ def _probe(
     gradients: list[torch.Tensor],
     initial: list[list[dict[Any, Any]]] | None,
 ) -> tuple[list[torch.Tensor], list[list[dict[Any, Any]]], list[list[dict[Any, Any]]]]:
-    """One real step on copies: new parameters; for each of the optimizers' states (see `_states`), new
-    entries of the parameters, and the first values of those."""
+    """One real step on copies, which may write into the gradients: new parameters; for each of the optimizers' states
+    (see `_states`), new entries of the parameters, and the first values of those."""
     copies = {id(p): _copy(local_of(p)).requires_grad_(p.requires_grad) for p in parameters}
     for p, grad in zip(parameters, gradients, strict=True):
-        copies[id(p)].grad = grad.clone()
+        copies[id(p)].grad = grad
     optimizers = nested(optimizer)
     every = {id(p): p for o in optimizers for g in o.param_groups for p in g["params"]}
     others = [p for i, p in every.items() if i not in copies]  # have no gradient
@@ -229,6 +229,14 @@ def _sample(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) ->
     return sorted(smallest.values())
 
 
+def _blank(value: Any) -> Any:
+    """Entries with zeros for all tensors in them."""
+    if isinstance(value, list):
+        return [_blank(v) for v in value]
+    zeros = torch.zeros_like
+    return {k: zeros(v) if isinstance(v, torch.Tensor) else v for k, v in value.items()}
+
+
 def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> bool:
     """Give the parameters that have none their initial state, in the optimizer and in those that it
     holds. False when the state can only be made from real gradients."""
@@ -239,29 +247,23 @@ def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tenso
     _, _, first = _probe(optimizer, missing, [_zeros(p) for p in missing], None)
     if not any(map(any, first)):
         return True
-    blank = [
-        [
-            {k: torch.zeros_like(v) if isinstance(v, torch.Tensor) else v for k, v in entry.items()}
-            for entry in entries
-        ]
-        for entries in first
-    ]
     sample = _sample(optimizer, missing)
     some = [missing[i] for i in sample]
     generator = torch.Generator().manual_seed(0)
     noise = [_zeros(p).normal_(generator=generator) for p in some]
-    after, state, _ = _probe(optimizer, some, noise, None)
-    for candidate in (first, blank):
+    after, state, _ = _probe(optimizer, some, _copy(noise), None)
+    for blank in (False, True):
+        candidate = _blank(first) if blank else first
         try:
             initial = [[entries[i] for i in sample] for entries in candidate]
-            again, state_again, _ = _probe(optimizer, some, noise, initial)
+            again, state_again, _ = _probe(optimizer, some, _copy(noise), initial)
         except (KeyError, TypeError, AttributeError):
             continue
         if _equal(after, again) and _equal(state, state_again):
             for real, entries in zip(states, candidate, strict=True):
                 for p, entry in zip(missing, entries, strict=True):
                     if entry:
-                        real[p] = _whole(optimizer, _copy(entry, p.device), p)
+                        real[p] = _whole(optimizer, _copy(entry, p.device, fresh=False), p)
             return True
     return False
 

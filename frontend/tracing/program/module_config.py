@@ -150,6 +150,20 @@ def _warn(what: str) -> None:
     warn_older(f"module.config.{what}", f"module.to(nn.graph.GraphModule).{what}")
 
 
+#: modules that an engine runs (`gflow.XRTModule`), and which
+_engines: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+
+
+def set_engine(module: torch.nn.Module, engine: str) -> None:
+    """Graphs give what a module computes to an engine."""
+    _engines[module] = engine
+
+
+def engine_of(module: torch.nn.Module) -> str:
+    """The engine that runs a module; "" of none."""
+    return _engines.get(module, "")
+
+
 #: counts changes of settings, so that graphs notice them
 _changes = [0]
 #: id of a module → the module, and its settings

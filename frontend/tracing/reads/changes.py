@@ -10,7 +10,7 @@ import random
 import warnings
 import weakref
 from collections.abc import Iterable
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 from gflow.errors import GraphTraceError, StateChangedError
@@ -18,6 +18,7 @@ from gflow.tracing.program.modules import Reached
 
 from .names import is_library, names_of
 from .reads import Read, Reads
+from .settings import ENVIRONMENT
 from .state import MISSING, now, same
 
 #: graphs, and the names that they were told of
@@ -45,9 +46,12 @@ def put_back(before: Iterable[Read], names: frozenset[str] | set[str]) -> None:
         value = now(read)
         if read.value is MISSING and value is not MISSING and read.kind == "missing":
             delattr(read.holder, read.key)
-        if read.kind == "names" and isinstance(read.holder, dict):
+        if read.kind == "names":
             for name in names & (value - read.value):
-                read.holder.pop(name)
+                if isinstance(read.holder, dict):
+                    read.holder.pop(name)
+                elif isinstance(read.key, type):
+                    delattr(read.key, name)
         if read.kind in ("list", "dict"):
             if len(value) == len(read.value) and all(a is b for a, b in zip(value, read.value)):
                 continue
@@ -60,14 +64,19 @@ def put_back(before: Iterable[Read], names: frozenset[str] | set[str]) -> None:
                 read.holder.update(zip(read.value[:half], read.value[half:]))
         elif read.kind in ("item", "attribute", "cell") and value is not read.value:
             _assign(read)
-        elif (generator := _generator(read)) is not None:
-            generator.setstate(read.value)
+        elif read.kind == "call" and read.key is not None and not same(value, read.value):
+            read.key()
 
 
-def _generator(read: Read) -> random.Random | None:
-    """The object that draws random numbers in Python whose state was read."""
-    drawn = getattr(read.holder, "__self__", None) if read.kind == "call" else None
-    return drawn if isinstance(drawn, random.Random) else None
+def _hidden(read: Read) -> str:
+    """What TorchDynamo would do with a change that it does not see; "" if it sees it."""
+    if read.kind == "call" and isinstance(getattr(read.holder, "__self__", None), random.Random):
+        return "turn its random numbers into constants"
+    if read.kind == "attribute" and isinstance(read.holder, FunctionType):
+        return "turn attributes of a function into constants"
+    if read.kind == "call" and read.path == ENVIRONMENT:
+        return "turn the environment into constants"
+    return ""
 
 
 def _assign(read: Read) -> None:
@@ -101,7 +110,7 @@ def refuse_changes(
     for path, what in changed(before).items():
         file, line = _place(path, codes, home)
         error = StateChangedError(f"{file}:{line}: {name} changes {path} ({what}) at each call")
-        error.hidden = any(r.path == path and _generator(r) is not None for r in before)
+        error.hidden = next(filter(None, [_hidden(r) for r in before if r.path == path]), "")
         raise error
 
 
@@ -187,6 +196,19 @@ def warn_of_cached(graph: Any, name: str, paths: Iterable[str], home: tuple[str,
         )
 
 
+def refuse_lasting(name: str, reads: Reads, home: tuple[str, int]) -> None:
+    """
+    Raises:
+        StateChangedError: `build()` can take what is next of an iterator, or set a variable that had no value: none
+            is put back.
+    """
+    refused = [(path, f"take values from {path}, an iterator,") for path in reads.iterators]
+    refused += [(path, f"set {path}, which has no value,") for path in reads.unset]
+    for path, what in refused:
+        file, line = _place(path, reads.codes, home)
+        raise StateChangedError(f"{file}:{line}: {name} can {what} at each call")
+
+
 def warn_of_constants(graph: Any, name: str, reads: Reads, home: tuple[str, int]) -> None:
     """Say once, for each, what no guard can see: what is next of an iterator. home: where `build()` stands."""
     for path in reads.iterators:
@@ -195,7 +217,7 @@ def warn_of_constants(graph: Any, name: str, reads: Reads, home: tuple[str, int]
             path,
             f"build() of {name} can take values from {path}, an iterator. It runs once for each program, not "
             "at every call, so they are constants. Take them outside of build(), and pass them as arguments.",
-            home,
+            _place(path, reads.codes, home),
         )
 
 
@@ -207,11 +229,12 @@ def _tell(graph: Any, path: str, text: str, where: tuple[str, int]) -> None:
 
 
 def _place(path: str, codes: Iterable[CodeType], home: tuple[str, int]) -> tuple[str, int]:
-    """The line that assigns a name."""
-    last = path.rpartition(".")[2].partition("[")[0]
-    for code in codes:
-        if not is_library(code):
-            line = names_of(code).assigned.get(last)
+    """The line that assigns a name, or that first reads it."""
+    last = path.partition("[")[0].rpartition(".")[2]
+    own = [code for code in codes if not is_library(code)]
+    for kind in ("assigned", "loaded"):
+        for code in own:
+            line = getattr(names_of(code), kind).get(last)
             if line is not None:
                 return code.co_filename, line
     return home

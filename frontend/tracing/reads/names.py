@@ -17,7 +17,7 @@ class Names:
     read: names that it looks up anywhere, and strings that may be names of attributes.
     globals: of these, names of globals. chains: global names with the attributes that are taken at once.
     imports: modules that it imports, with the level of a relative import.
-    assigned: attributes and globals that it assigns, with a line where it does.
+    assigned: attributes and globals that it assigns, with a line where it does. loaded: names that it reads, likewise.
     before: of these, names that stand in it before that: it may look at what was there.
     computed: whether it may look up names that do not stand in it.
     """
@@ -27,6 +27,7 @@ class Names:
     imports: frozenset[tuple[str, int]]
     chains: frozenset[tuple[str, ...]]
     assigned: dict[str, int]
+    loaded: dict[str, int]
     before: frozenset[str]
     computed: bool
 
@@ -71,7 +72,7 @@ def _read(code: CodeType) -> Names:
     imports: set[tuple[str, int]] = set()
     chains: set[tuple[str, ...]] = set()
     assigned: dict[str, int] = {}
-    seen: set[str] = set()
+    loaded: dict[str, int] = {}
     first: set[str] = set()
     line = code.co_firstlineno
     chain: tuple[str, ...] = ()
@@ -90,11 +91,11 @@ def _read(code: CodeType) -> Names:
         elif name in ("LOAD_ATTR", "LOAD_METHOD") and chain:
             chains.add((*chain, value))
         elif name in ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "STORE_DEREF"):
-            if value in seen and value not in assigned:
+            if value in loaded and value not in assigned:
                 first.add(value)
             assigned.setdefault(value, line)
         if name.startswith("LOAD") and isinstance(value, str):
-            seen.add(value)
+            loaded.setdefault(value, line)
         if name in ("LOAD_GLOBAL", "LOAD_NAME"):
             chain = (value,)
         else:
@@ -106,6 +107,7 @@ def _read(code: CodeType) -> Names:
             imports |= inner.imports
             chains |= inner.chains
             assigned = inner.assigned | assigned
+            loaded = inner.loaded | loaded
             first |= inner.before
             computed |= inner.computed
     read = read_names(code)
@@ -115,6 +117,7 @@ def _read(code: CodeType) -> Names:
         frozenset(imports),
         frozenset(chains),
         assigned,
+        loaded,
         frozenset(first),
         computed or bool(_COMPUTING & read),
     )

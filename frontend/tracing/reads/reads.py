@@ -36,7 +36,7 @@ from gflow.tracing.context.location import is_installed
 from gflow.tracing.program.unwrapped import unwrapped
 
 from .names import is_library, names_of, read_names
-from .settings import cleared_of, is_iterator, settings, value_of
+from .settings import cleared_of, is_iterator, is_unset, putting_back, settings, value_of
 
 _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum, range,
@@ -98,7 +98,7 @@ MISSING = object()
 
 class Read(NamedTuple):
     """One thing that is read. kind: how, see `state`; path: what it is called in messages. key: of "names",
-    whether code may read any."""
+    whether code may read any, or the class whose they are; of "call", what puts the value back, where it can be."""
 
     kind: str
     holder: Any
@@ -119,7 +119,8 @@ class Reads:
 
     codes: functions that ran, with their globals. known: objects that are not looked into. modules: PyTorch
     modules that were reached, by name. tensors: those that were reached. iterators: names of what gives other values
-    at each use. cached: functions of `functools.lru_cache`, with their names.
+    at each use. unset: of variables that may be set, and have no value. cached: functions of `functools.lru_cache`,
+    with their names.
     """
 
     def __init__(
@@ -130,11 +131,12 @@ class Reads:
         self.codes: dict[CodeType, dict[str, Any]] = dict(codes or {})
         self.known = {id(k): k for k in known}
         self.names: set[str] = set()
-        self.computed = self.computed_by_user = False
+        self.computed = self.computed_by_user = self.assigning = False
         self.found: list[Read] = []
         self.modules: dict[str, torch.nn.Module] = {}
         self.tensors: list[torch.Tensor] = []
         self.iterators: list[str] = []
+        self.unset: list[str] = []
         self.cached: list[tuple[str, Any]] = []
         self.reached: list[Any] = []
         self._seen: dict[Any, Any] = {}
@@ -155,15 +157,17 @@ class Reads:
             for path, value in roots:
                 self._visit(value, path, root=True)
         self._methods_of_tensors()
-        for path, read in settings(self.names):
-            self._add("call", read, None, read(), path)
+        for path, read, put in settings(self.names):
+            self._add("call", read, put, read(), path)
         return self
 
     def _begin(self) -> None:
         self.found, self.modules, self.tensors, self.reached = [], {}, [], []
-        self.iterators, self.cached, self._seen = [], [], dict(self.known)
+        self.iterators, self.unset, self.cached, self._seen = [], [], [], dict(self.known)
         self.names = set().union(*map(read_names, self.codes)) | _ALWAYS | self._asked
-        computing = [c for c in self.codes if not is_library(c) and names_of(c).computed]
+        own = [c for c in self.codes if not is_library(c)]
+        self.assigning = "setattr" in self.names or any(names_of(c).assigned for c in own)
+        computing = [c for c in own if names_of(c).computed]
         self.computed = bool(computing)
         self.computed_by_user = not all(is_installed(code.co_filename) for code in computing)
 
@@ -216,7 +220,9 @@ class Reads:
                 self._visit(part, path)
         elif (read := value_of(value)) is not None:
             held = read()
-            self._add("call", read, None, held, path)
+            self._add("call", read, putting_back(value), held, path)
+            if "set" in self.names and is_unset(value):
+                self.unset.append(path)
             if isinstance(value, contextvars.ContextVar):
                 self._visit(held, path)
         elif is_iterator(value):
@@ -326,7 +332,7 @@ class Reads:
         for name, part in vars(function).items():
             # a mapping that is shown only: what `functools.singledispatch` chooses from
             if isinstance(part, (FunctionType, MappingProxyType)) or name in self.names:
-                self._item(vars(function), name, f"{path}.{name}")
+                self._attribute(function, name, f"{path}.{name}")
         cells = list(zip(code.co_freevars, function.__closure__ or ()))
         if is_library(code):  # a decorator's: what it decorates may be the user's
             for name, cell in cells:
@@ -337,6 +343,8 @@ class Reads:
         if is_installed(code.co_filename) and not root and code not in self.codes:
             return
         self.codes.setdefault(code, function.__globals__)
+        if self.assigning:
+            self._add("names", vars(function), False, frozenset(vars(function)), path)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             self._add("attribute", function, name, getattr(function, name), f"{path}.{name}")
         for name, cell in cells:
@@ -508,7 +516,8 @@ class Reads:
         self.reached.append(value)
         names = None if self.computed_by_user else frozenset(self.names)
         held = _names_of_thread(value, names)
-        self._add("call", functools.partial(_names_of_thread, value, names), None, held, path)
+        read = functools.partial(_names_of_thread, value, names)
+        self._add("call", read, functools.partial(_forget, value, read, held), held, path)
         for name in held:
             self._attribute(value, name, f"{path}.{name}")
         self._class(type(value), path)
@@ -531,7 +540,7 @@ class Reads:
         for base in kind.__mro__:
             if _of_library(base.__module__):
                 continue
-            self._add("names", vars(base), False, frozenset(vars(base)), base.__qualname__)
+            self._add("names", vars(base), base, frozenset(vars(base)), base.__qualname__)
             for name, part in list(vars(base).items()):
                 if name in _OF_CLASSES or not (name in self.names or self._runs(name)):
                     continue
@@ -600,6 +609,14 @@ class _Order:
 def _names_of_thread(value: threading.local, names: frozenset[str] | None) -> frozenset[str]:
     """The attributes that this thread has there, of those that code names."""
     return frozenset(vars(value) if names is None else vars(value).keys() & names)
+
+
+def _forget(
+    value: threading.local, read: Callable[[], frozenset[str]], kept: frozenset[str]
+) -> None:
+    """Take away the attributes that a thread has got since."""
+    for name in read() - kept:
+        delattr(value, name)
 
 
 @functools.cache

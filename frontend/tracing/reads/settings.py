@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import array
 import contextvars
+import copy
 import ctypes
 import decimal
 import functools
@@ -55,14 +56,20 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
 }
 
 
-def settings(names: Iterable[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The settings that code with these names may ask for, with what gives them."""
+ENVIRONMENT = "os.environ"
+#: what gives a value, and what puts back the one that it has now, where it can be
+_Setting = tuple[str, Callable[[], Any], "Callable[[], Any] | None"]
+
+
+def settings(names: Iterable[str]) -> Iterator[_Setting]:
+    """The settings that code with these names may ask for, with what gives them and puts them back."""
     for name in _SETTINGS.keys() & names:
-        yield f"torch.{name}", _SETTINGS[name]
+        yield f"torch.{name}", _SETTINGS[name], None
     if not {"decimal", "Decimal", "getcontext"}.isdisjoint(names):
-        yield "decimal.getcontext()", _decimals
+        held = decimal.getcontext().copy()
+        yield "decimal.getcontext()", _decimals, functools.partial(_put_decimals, held)
     if not {"environ", "getenv"}.isdisjoint(names):
-        yield "os.environ", _environment
+        yield ENVIRONMENT, _environment, functools.partial(_put_environment, dict(os.environ))
 
 
 def _decimals() -> str:
@@ -103,6 +110,44 @@ def value_of(held: Any) -> Callable[[], Any] | None:
     return None
 
 
+def putting_back(held: Any) -> Callable[[], Any] | None:
+    """What gives an object, of which `value_of` gives the value, the value back that it has now; None where nothing
+    does."""
+    if isinstance(held, contextvars.ContextVar):
+        return None if is_unset(held) else functools.partial(held.set, held.get())
+    if isinstance(held, random.Random):
+        return functools.partial(held.setstate, held.getstate())
+    if isinstance(held, (array.array, bytearray)):
+        return functools.partial(held.__setitem__, slice(None), held[:])
+    if isinstance(held, memoryview):
+        if held.readonly or not held.nbytes or not held.c_contiguous:
+            return None
+        return functools.partial(held.cast("B").__setitem__, slice(None), bytes(held))
+    if isinstance(held, (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)):
+        return functools.partial(
+            ctypes.memmove, ctypes.addressof(held), bytes(held), ctypes.sizeof(held)
+        )
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(held, numpy.ndarray):
+        return functools.partial(numpy.copyto, held, held.copy()) if held.flags.writeable else None
+    if numpy is not None and isinstance(held, (numpy.random.Generator, numpy.random.RandomState)):
+        bits = getattr(held, "bit_generator", None) or held._bit_generator
+        return functools.partial(setattr, bits, "state", copy.deepcopy(bits.state))
+    return None
+
+
+def _put_decimals(held: decimal.Context) -> None:
+    now = decimal.getcontext()
+    for name in ("prec", "rounding", "Emin", "Emax", "capitals", "clamp", "traps"):
+        setattr(now, name, getattr(held, name))
+
+
+def _put_environment(held: dict[str, str]) -> None:
+    for name in os.environ.keys() - held.keys():
+        del os.environ[name]
+    os.environ.update(held)
+
+
 def _array(held: Any) -> tuple[Any, ...]:
     return (
         held.shape,
@@ -136,6 +181,11 @@ def cleared_of(held: Any) -> Callable[[], int] | None:
 
 
 _UNSET = "no value"
+
+
+def is_unset(held: Any) -> bool:
+    """Whether an object is a context variable without a value: only who sets it can take the value away again."""
+    return isinstance(held, contextvars.ContextVar) and _context(held) is _UNSET
 
 
 def _context(variable: contextvars.ContextVar[Any]) -> Any:

@@ -138,7 +138,7 @@ class StateGuard:
     def _is_as(self, read: Read, value: Any) -> bool:
         if read.kind == "names":  # new ones, unless the code may read them
             differ = value ^ read.value
-            return not differ if read.key else self.names.isdisjoint(differ)
+            return not differ if read.key is True else self.names.isdisjoint(differ)
         if read.kind == "hooks":
             return bool(value == read.value)
         if read.kind in ("list", "dict"):

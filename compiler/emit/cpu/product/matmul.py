@@ -9,7 +9,7 @@ from gflow.compiler.kernel.movement import shifted
 from gflow.compiler.kernel.selection.cpu.batches import BLAS_DTYPES, batch_steps
 from gflow.dialects.extents import Count, Piece, longest
 from gflow.dialects.program import KernelStep, Place, TensorRef
-from gflow.dialects.types import COMPLEX, TensorType
+from gflow.dialects.types import NO_KERNELS, TensorType
 
 from ..program_builder import Builder
 from . import gemm, own
@@ -127,7 +127,7 @@ def product(
         rows: the rows of A and C, if they are a chunk of a dynamic dimension.
     """
     out = types[2]
-    if types[0].shape[-1] == 0 and out.dtype not in COMPLEX:
+    if types[0].shape[-1] == 0 and out.dtype not in NO_KERNELS:
         b.fill(0, places[2], out, strides[2], label)
         return
     if b.choice.kind in OWN:

@@ -14,7 +14,7 @@ from gflow.compiler.kernel.selection.gpu.attention import configs, kernels_of, s
 from gflow.compiler.kernel.sizes import WIDE
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
-from gflow.dialects.ops.attention import extras
+from gflow.dialects.ops.attention import bounds, extras
 
 from ..language import device_functions
 from ..language.parameters import Parameters, is_wide
@@ -102,6 +102,8 @@ class _Call:
         found = extras(types, 6 if first else 3)
         self.bias = None if found.bias is None else o.operands[found.bias]
         self.rng = None if found.rng is None else o.operands[found.rng]
+        at = found.documents
+        self.documents = () if at is None else o.operands[at : at + 2]
         self.q, self.k, self.v = (b.body.types[self.operands[n]] for n in "qkv")
         self.constants: dict[str, int] = {}
         self.sizes = sizes_of(o, b.body)
@@ -131,7 +133,7 @@ class _Call:
             self.number(f"{name}_{suffix}", stride, is_wide(self.b, value))
 
     def extras(self) -> None:
-        """Add the bias, the state of the random generator, and sizes."""
+        """Add the bias, the operands of masks, the state of the random generator, and sizes."""
         b, attrs = self.b, self.attrs
         batches, rows, heads, channels = self.q.shape
         if self.bias is not None:
@@ -142,6 +144,7 @@ class _Call:
                 self.number(f"bias_{suffix}", stride, is_wide(self.b, self.bias))
         else:
             self.constants |= {"bias": 0, "bias_b": 0, "bias_h": 0, "bias_i": 0, "bias_j": 0}
+        self._seen()
         dropout = attrs["dropout"] or 0.0
         if dropout:
             assert self.rng is not None
@@ -158,12 +161,30 @@ class _Call:
         self._real("scale", attrs["scale"])
         self.constants |= {
             "D": channels, "DV": self.v.shape[3], "BLOCK_D": self.sizes["BLOCK_D"], "BLOCK_DV": self.sizes["BLOCK_DV"],
-            "GROUP": heads // max(self.k.shape[2], 1), "CAUSAL": int(attrs["causal"]), "BIAS": self.sizes["BIAS"],
+            "GROUP": heads // max(self.k.shape[2], 1), "BIAS": self.sizes["BIAS"],
             "SPLIT": int(max(self.sizes["BLOCK_D"], self.sizes["BLOCK_DV"]) <= _SPLIT),
             "FOLD": int(attrs["scale"] > _LEAST and not self.sizes["BIAS"]),
             "DROPOUT": self.sizes["DROPOUT"], "WHOLE": int(self.k.shape[1] % 4 == 0),
             "EDGE_M": int(rows % _BLOCK != 0), "EDGE_N": int(self.k.shape[1] % _BLOCK != 0),
         }  # fmt: skip
+
+    def _seen(self) -> None:
+        """How far keys may be from a position, and documents."""
+        for name, bound in zip(("left", "right"), bounds(self.attrs)):
+            self.constants[name.upper()] = int(bound is not None)
+            if not bound:
+                self.constants[name] = 0
+            else:
+                self.number(name, bound)
+        self.constants["DOCS"] = int(bool(self.documents))
+        for n, (name, letter) in enumerate((("q_docs", "s"), ("k_docs", "t"))):
+            if self.documents:
+                value = self.documents[n]
+                self.pointer(name, value)
+                for suffix, stride in zip(("b", letter), self.b.strides(value)):
+                    self.number(f"{name}_{suffix}", stride)
+            else:
+                self.constants |= {name: 0, f"{name}_b": 0, f"{name}_{letter}": 0}
 
     def _real(self, name: str, value: float) -> None:
         self.p.types[name] = "fp32"

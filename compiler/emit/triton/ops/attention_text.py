@@ -42,8 +42,8 @@ def put_rows(x, rows, stride, size, block, CHANNELS: tl.constexpr, BLOCK: tl.con
 
 @triton.jit
 def scores(
-    s, i, j, bias, bias_i, bias_j, rows, columns, scale, FOLD: tl.constexpr, CAUSAL: tl.constexpr, BIAS: tl.constexpr,
-    CHECK: tl.constexpr,
+    s, i, j, of_i, of_j, left, right, bias, bias_i, bias_j, rows, columns, scale, FOLD: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCS: tl.constexpr, BIAS: tl.constexpr, CHECK: tl.constexpr,
 ):
     """Scores from products of q and k at positions i and j; -inf where a pair takes no part. With FOLD they are not
     scaled yet: the scale is positive, so that the largest one stays the largest, and goes into exp2's multiply-add."""
@@ -58,9 +58,67 @@ def scores(
             s = tl.where(b != 0, s, float("-inf"))
     if CHECK:
         s = tl.where(j < columns, s, float("-inf"))
-    if CAUSAL:
-        s = tl.where(j <= i, s, float("-inf"))
+    if RIGHT:
+        s = tl.where(j <= i + right, s, float("-inf"))
+    if LEFT:
+        s = tl.where(j >= i - left, s, float("-inf"))
+    if DOCS:
+        s = tl.where(of_i == of_j, s, float("-inf"))
     return s
+
+
+@triton.jit
+def documents_of(docs, at, stride, size):
+    """The documents of some positions; 0 beyond the last one."""
+    return tl.load(docs + at * stride, mask=at < size, other=0)
+
+
+@triton.jit
+def span(
+    begin, count, own, own_step, size, docs, docs_step, before, after, BLOCK: tl.constexpr, STEP: tl.constexpr,
+    BEFORE: tl.constexpr, AFTER: tl.constexpr, DOCS: tl.constexpr,
+):
+    """Which of `size` positions of the other side positions begin … begin + BLOCK, of `count`, take part with: blocks
+    of STEP from lo to hi, and from `first` to `last` every pair. before, after: how far a position of the other side
+    may be. own, docs: documents of both sides; where they are in order, whole blocks of other ones are left out."""
+    lo = 0
+    first = 0
+    last = size
+    hi = size
+    if BEFORE:
+        lo = min(max(begin - before, 0) // STEP * STEP, size)
+        first = tl.cdiv(max(begin + BLOCK - 1 - before, 0), STEP) * STEP
+    if AFTER:
+        hi = min(max(begin + BLOCK + after, 0), size)
+        last = min(max(begin + after + 1, 0), size)
+    if DOCS:
+        inner = begin + tl.arange(0, BLOCK)
+        mine = tl.load(own + inner * own_step, mask=inner < count, other=tl.load(own + begin * own_step))
+        lowest = tl.min(mine, 0)
+        highest = tl.max(mine, 0)
+        low = hi
+        high = lo
+        found = 0
+        for start in range(lo, hi, 1024):
+            at = start + tl.arange(0, 1024)
+            theirs = documents_of(docs, at, docs_step, hi)
+            same = (at < hi) & (theirs >= lowest) & (theirs <= highest)
+            low = min(low, tl.min(tl.where(same, at, hi), 0))
+            high = max(high, tl.max(tl.where(same, at + 1, lo), 0))
+            found += tl.sum(same.to(tl.int32), 0)
+        lo = max(lo, low // STEP * STEP)
+        hi = high
+        first = max(first, tl.cdiv(low, STEP) * STEP)
+        if (lowest != highest) | (found != high - low):
+            last = lo
+    if AFTER or DOCS:
+        last = min(last, hi) // STEP * STEP
+        if BEFORE or DOCS:
+            first = max(min(first, tl.cdiv(hi, STEP) * STEP), lo)
+            last = max(first, last)
+    else:
+        first = min(first, size)
+    return lo, first, last, hi
 
 
 @triton.jit
@@ -96,17 +154,24 @@ FORWARD = '''
 
 @triton.jit
 def attend(
-    y, m, l, q, k, v, i, lo, hi, k_t, v_t, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep,
-    D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, K_STEP: tl.constexpr,
-    V_STEP: tl.constexpr, BLOCK_N: tl.constexpr, FOLD: tl.constexpr, CAUSAL: tl.constexpr, BIAS: tl.constexpr,
-    DROPOUT: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr,
+    y, m, l, q, k, v, i, of_i, lo, hi, k_t, v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j, rng, stream, head,
+    rows, columns, scale, keep, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    K_STEP: tl.constexpr, V_STEP: tl.constexpr, BLOCK_N: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr,
+    RIGHT: tl.constexpr, DOCS: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
+    CHECK: tl.constexpr,
 ):
     """Positions lo … hi of k and v added to the result, to the largest score and to the sum of weights."""
     for start in tl.range(lo, hi, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
         keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, CHECK)
         s = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
-        s = scores(s, i[:, None], j[None, :], bias, bias_i, bias_j, rows, columns, scale, FOLD, CAUSAL, BIAS, CHECK)
+        of_j = 0
+        if DOCS:
+            of_j = documents_of(k_docs, j, k_docs_t, columns)[None, :]
+        s = scores(
+            s, i[:, None], j[None, :], of_i, of_j, left, right, bias, bias_i, bias_j, rows, columns, scale, FOLD, LEFT,
+            RIGHT, DOCS, BIAS, CHECK,
+        )
         highest = tl.max(s, 1)
         if FOLD:
             highest = highest * (scale * 1.4426950408889634)
@@ -143,20 +208,32 @@ def KERNEL(
     y = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
-    hi = columns
-    whole = columns
-    if CAUSAL:
-        hi = min(columns, block * BLOCK_M + BLOCK_M)
-        whole = min(columns, block * BLOCK_M + 1)
-    whole = whole // BLOCK_N * BLOCK_N  # up to here every pair takes part
-    y, m, l = attend(
-        y, m, l, queries, k, v, i, 0, whole, k_t, v_t, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale,
-        keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD, False, BIAS, DROPOUT, WHOLE, False,
+    of_i = 0
+    if DOCS:
+        q_docs += batch * q_docs_b
+        k_docs += batch * k_docs_b
+        of_i = documents_of(q_docs, i, q_docs_s, rows)[:, None]
+    lo, first, last, hi = span(
+        block * BLOCK_M, rows, q_docs, q_docs_s, columns, k_docs, k_docs_t, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT,
+        DOCS,
     )
-    if CAUSAL or EDGE_N:
+    last = last // BLOCK_N * BLOCK_N  # a ragged block has a check
+    if LEFT or DOCS:
         y, m, l = attend(
-            y, m, l, queries, k, v, i, whole, hi, k_t, v_t, bias, bias_i, bias_j, rng, stream, head, rows, columns,
-            scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD, CAUSAL, BIAS, DROPOUT, WHOLE, EDGE_N,
+            y, m, l, queries, k, v, i, of_i, lo, first, k_t, v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j,
+            rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD,
+            LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_N,
+        )
+    y, m, l = attend(
+        y, m, l, queries, k, v, i, of_i, first, last, k_t, v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j,
+        rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD, False,
+        False, False, BIAS, DROPOUT, WHOLE, False,
+    )
+    if LEFT or RIGHT or DOCS or EDGE_N:
+        y, m, l = attend(
+            y, m, l, queries, k, v, i, of_i, last, hi, k_t, v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j,
+            rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD,
+            LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_N,
         )
     y = y / tl.where(l == 0.0, 1.0, l * keep)[:, None]
     total = tl.where(l == 0.0, 0.0, m * 0.6931471805599453 + tl.log(l))
@@ -171,10 +248,11 @@ QUERY_GRAD = """
 
 @triton.jit
 def add_queries(
-    result, queries, grads, total, own, k, v, i, lo, hi, k_t, v_t, bias, bias_i, bias_j, rng, stream, head, rows,
-    columns, scale, keep, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    K_STEP: tl.constexpr, V_STEP: tl.constexpr, BLOCK_N: tl.constexpr, FOLD: tl.constexpr, CAUSAL: tl.constexpr,
-    BIAS: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr,
+    result, queries, grads, total, own, k, v, i, of_i, lo, hi, k_t, v_t, k_docs, k_docs_t, left, right, bias, bias_i,
+    bias_j, rng, stream, head, rows, columns, scale, keep, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, K_STEP: tl.constexpr, V_STEP: tl.constexpr, BLOCK_N: tl.constexpr, FOLD: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCS: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr,
+    WHOLE: tl.constexpr, CHECK: tl.constexpr,
 ):
     '''What positions lo … hi of k and v add to dq.'''
     for start in tl.range(lo, hi, BLOCK_N):
@@ -182,7 +260,13 @@ def add_queries(
         keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, CHECK)
         values = rows_of(v, j, v_t, columns, DV, BLOCK_DV, V_STEP, CHECK)
         s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
-        s = scores(s, i[:, None], j[None, :], bias, bias_i, bias_j, rows, columns, scale, FOLD, CAUSAL, BIAS, CHECK)
+        of_j = 0
+        if DOCS:
+            of_j = documents_of(k_docs, j, k_docs_t, columns)[None, :]
+        s = scores(
+            s, i[:, None], j[None, :], of_i, of_j, left, right, bias, bias_i, bias_j, rows, columns, scale, FOLD, LEFT,
+            RIGHT, DOCS, BIAS, CHECK,
+        )
         p = weights_of(s, total[:, None], scale, FOLD)
         dp = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
         if DROPOUT:
@@ -219,22 +303,32 @@ def KERNEL(
     total = tl.load(sums + i, mask=i < rows, other=float("inf")) * 1.4426950408889634
     queries = rows_of(q, i, q_s, rows, D, BLOCK_D, Q_STEP, EDGE_M)
     result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    hi = columns
-    whole = columns
-    if CAUSAL:
-        hi = min(columns, block * BLOCK_M + BLOCK_M)
-        whole = min(columns, block * BLOCK_M + 1)
-    whole = whole // BLOCK_N * BLOCK_N  # up to here every pair takes part
-    result = add_queries(
-        result, queries, grads, total, own, k, v, i, 0, whole, k_t, v_t, bias, bias_i, bias_j, rng, stream, head, rows,
-        columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD, False, BIAS, DROPOUT, WHOLE,
-        False,
+    of_i = 0
+    if DOCS:
+        q_docs += batch * q_docs_b
+        k_docs += batch * k_docs_b
+        of_i = documents_of(q_docs, i, q_docs_s, rows)[:, None]
+    lo, first, last, hi = span(
+        block * BLOCK_M, rows, q_docs, q_docs_s, columns, k_docs, k_docs_t, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT,
+        DOCS,
     )
-    if CAUSAL or EDGE_N:
+    last = last // BLOCK_N * BLOCK_N  # a ragged block has a check
+    if LEFT or DOCS:
         result = add_queries(
-            result, queries, grads, total, own, k, v, i, whole, hi, k_t, v_t, bias, bias_i, bias_j, rng, stream, head,
-            rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD, CAUSAL, BIAS, DROPOUT,
-            WHOLE, EDGE_N,
+            result, queries, grads, total, own, k, v, i, of_i, lo, first, k_t, v_t, k_docs, k_docs_t, left, right,
+            bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP,
+            V_STEP, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_N,
+        )
+    result = add_queries(
+        result, queries, grads, total, own, k, v, i, of_i, first, last, k_t, v_t, k_docs, k_docs_t, left, right, bias,
+        bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP,
+        BLOCK_N, FOLD, False, False, False, BIAS, DROPOUT, WHOLE, False,
+    )
+    if LEFT or RIGHT or DOCS or EDGE_N:
+        result = add_queries(
+            result, queries, grads, total, own, k, v, i, of_i, last, hi, k_t, v_t, k_docs, k_docs_t, left, right, bias,
+            bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP,
+            BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_N,
         )
     dq += batch * dq_b + h * dq_h
     put_rows(dq, i, dq_s, rows, result * scale, D, BLOCK_D, EDGE_M)
@@ -244,11 +338,11 @@ KEY_GRAD = """
 
 @triton.jit
 def add_keys(
-    dk_sum, dv_sum, keys, values, q, dy, j, start, lo, hi, q_s, dy_s, sums, delta, bias, bias_i, bias_j, rng, stream,
-    head, rows, columns, scale, keep, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, Q_STEP: tl.constexpr, DY_STEP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    FOLD: tl.constexpr, CAUSAL: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
-    CHECK: tl.constexpr,
+    dk_sum, dv_sum, keys, values, q, dy, j, of_j, start, lo, hi, q_s, dy_s, sums, delta, q_docs, q_docs_s, left, right,
+    bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, Q_STEP: tl.constexpr, DY_STEP: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCS: tl.constexpr,
+    BIAS: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr,
 ):
     '''What positions lo … hi of q add to dk and dv.'''
     for top in tl.range(lo, hi, BLOCK_M):
@@ -262,7 +356,13 @@ def add_keys(
             total = tl.load(sums + i)
             own = tl.load(delta + i)
         s = tl.dot(keys, tl.trans(queries), input_precision=PRECISION)
-        s = scores(s, i[None, :], j[:, None], bias, bias_i, bias_j, rows, columns, scale, FOLD, CAUSAL, BIAS, False)
+        of_i = 0
+        if DOCS:
+            of_i = documents_of(q_docs, i, q_docs_s, rows)[None, :]
+        s = scores(
+            s, i[None, :], j[:, None], of_i, of_j, left, right, bias, bias_i, bias_j, rows, columns, scale, FOLD, LEFT,
+            RIGHT, DOCS, BIAS, False,
+        )
         p = weights_of(s, total[None, :] * 1.4426950408889634, scale, FOLD)
         dp = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
         if DROPOUT:
@@ -294,13 +394,16 @@ def KERNEL(
     values = rows_of(v, j, v_t, columns, DV, BLOCK_DV, V_STEP, EDGE_N)
     dk_sum = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv_sum = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first = 0
-    whole = 0
-    if CAUSAL:
-        first = min(start // BLOCK_M * BLOCK_M, rows)
-        whole = rows
-        if SPLIT:
-            whole = min(tl.cdiv(start + BLOCK_N - 1, BLOCK_M) * BLOCK_M, rows)  # from here on every pair takes part
+    of_j = 0
+    if DOCS:
+        q_docs += batch * q_docs_b
+        k_docs += batch * k_docs_b
+        of_j = documents_of(k_docs, j, k_docs_t, columns)[:, None]
+    lo, first, last, hi = span(
+        start, columns, k_docs, k_docs_t, rows, q_docs, q_docs_s, right, left, BLOCK_N, BLOCK_M, RIGHT, LEFT, DOCS,
+    )
+    if not SPLIT:
+        first = hi
     for member in range(GROUP):
         h = of_group * GROUP + member
         head = batch * heads + h
@@ -310,17 +413,26 @@ def KERNEL(
             bias_head = bias + batch * bias_b + h * bias_h
         else:
             bias_head = 0
-        if CAUSAL:
+        if LEFT or RIGHT or DOCS:
             dk_sum, dv_sum = add_keys(
-                dk_sum, dv_sum, keys, values, q_head, dy_head, j, start, first, whole, q_s, dy_s, sums + head * rows,
-                delta + head * rows, bias_head, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV,
-                BLOCK_D, BLOCK_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, True, BIAS, DROPOUT, WHOLE, EDGE_M,
+                dk_sum, dv_sum, keys, values, q_head, dy_head, j, of_j, start, lo, first, q_s, dy_s, sums + head *
+                rows, delta + head * rows, q_docs, q_docs_s, left, right, bias_head, bias_i, bias_j, rng, stream, head,
+                rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, LEFT,
+                RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_M,
             )
-        if SPLIT or not CAUSAL:
+        if SPLIT or not (LEFT or RIGHT or DOCS):
             dk_sum, dv_sum = add_keys(
-                dk_sum, dv_sum, keys, values, q_head, dy_head, j, start, whole, rows, q_s, dy_s, sums + head * rows,
-                delta + head * rows, bias_head, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV,
-                BLOCK_D, BLOCK_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, False, BIAS, DROPOUT, WHOLE, EDGE_M,
+                dk_sum, dv_sum, keys, values, q_head, dy_head, j, of_j, start, first, last, q_s, dy_s, sums + head *
+                rows, delta + head * rows, q_docs, q_docs_s, left, right, bias_head, bias_i, bias_j, rng, stream, head,
+                rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, False,
+                False, False, BIAS, DROPOUT, WHOLE, EDGE_M,
+            )
+        if SPLIT and (LEFT or DOCS):
+            dk_sum, dv_sum = add_keys(
+                dk_sum, dv_sum, keys, values, q_head, dy_head, j, of_j, start, last, hi, q_s, dy_s, sums + head * rows,
+                delta + head * rows, q_docs, q_docs_s, left, right, bias_head, bias_i, bias_j, rng, stream, head, rows,
+                columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, LEFT, RIGHT,
+                DOCS, BIAS, DROPOUT, WHOLE, EDGE_M,
             )
     dk += batch * dk_b + of_group * dk_h
     put_rows(dk, j, dk_s, columns, dk_sum * scale, D, BLOCK_D, EDGE_N)
@@ -360,13 +472,20 @@ def KERNEL(
             grads = rows_of(dy_head, i, dy_s, rows, DV, BLOCK_DV, DY_STEP, True)
             total = tl.load(sums + head * rows + i, mask=i < rows, other=float("inf")) * 1.4426950408889634
             own = tl.load(delta + head * rows + i, mask=i < rows, other=0.0)
+            of_i = 0
+            if DOCS:
+                of_i = documents_of(q_docs + batch * q_docs_b, i, q_docs_s, rows)[:, None]
             for start in range(column, columns if SUM_J else column + 1, BLOCK_N):
                 j = start + tl.arange(0, BLOCK_N)
                 keys = rows_of(k_head, j, k_t, columns, D, BLOCK_D, K_STEP, True)
                 values = rows_of(v_head, j, v_t, columns, DV, BLOCK_DV, V_STEP, True)
                 s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+                of_j = 0
+                if DOCS:
+                    of_j = documents_of(k_docs + batch * k_docs_b, j, k_docs_t, columns)[None, :]
                 s = scores(
-                    s, i[:, None], j[None, :], bias_head, bias_i, bias_j, rows, columns, scale, False, CAUSAL, 1, True
+                    s, i[:, None], j[None, :], of_i, of_j, left, right, bias_head, bias_i, bias_j, rows, columns, scale,
+                    False, LEFT, RIGHT, DOCS, 1, True,
                 )
                 p = tl.exp2(s - total[:, None])
                 dp = tl.dot(grads, tl.trans(values), input_precision=PRECISION)

@@ -1,6 +1,7 @@
 """Attention, forward and backward, by the library kernels in PyTorch: FlashAttention's and cuDNN's.
 
-They support half precision without a bias. Attention with dropout is not replaced, since their random numbers differ.
+They support half precision without a bias, a window or documents. Attention with dropout is not replaced, since their
+random numbers differ.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def calls(b: Builder, o: Op) -> dict[str, AtenStep]:
     empty = any(ty.numel == 0 for ty in types)
     if (
         found.bias is not None
+        or found.documents is not None
+        or attrs["window"]
         or attrs["dropout"]
         or not halves
         or not square

@@ -78,7 +78,10 @@ def contest_of(o: Op, types: Sequence[TensorType]) -> AttentionContest | None:
 
 
 def _covered(o: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> bool:
-    """Whether gflow's own kernel supports it: float32, static channels, no gradient of a bias, not empty."""
+    """Whether gflow's own kernel supports it.
+
+    It supports float32, static channels, no gradient of a bias, no window or documents, and tensors with elements.
+    """
     needed = NEEDED[o.name]
     first = 0 if needed == 3 else 1
     q, k, v = types[first : first + 3]
@@ -86,8 +89,10 @@ def _covered(o: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> bo
         return False
     if varies(q.shape[3]) or varies(v.shape[3]):
         return False
-    bias = extras(types, needed).bias
-    return bias is None or types[bias].dtype in ("f32", "i1")
+    found = extras(types, needed)
+    if attrs["window"] or found.documents is not None:
+        return False
+    return found.bias is None or types[found.bias].dtype in ("f32", "i1")
 
 
 def blocks_of(

@@ -15,7 +15,7 @@ from gflow.dialects.ops.distribution import SHARD, START
 from gflow.dialects.ops.packed import strip_of
 from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.records import record
-from gflow.dialects.types import COMPLEX, TensorType, is_row_major, row_major_strides, type_of
+from gflow.dialects.types import NO_KERNELS, TensorType, is_row_major, row_major_strides, type_of
 
 from ....ir.contractions import CONTRACTIONS, root_of, root_operands
 from ....ir.errors import CannotLower
@@ -83,9 +83,9 @@ class Chooser:
             return self._contraction(o, root)
         if o.name == "fused":
             k = self._describe(o)
-            if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
+            if any(access.dtype in NO_KERNELS for access in (*k.loads, *k.stores)):
                 raise CannotLower(
-                    f"there are no kernels on complex numbers: {o.name} {o.op.location}"
+                    f"there are no kernels on complex numbers or float8: {o.name} {o.op.location}"
                 )
             return choice_of_loops(k, self.threads) if runs(k) else NONE
         if o.name in CONTRACTIONS:
@@ -317,7 +317,7 @@ class Chooser:
                 parts = rows.pieces(length)
             if rows.floating:
                 scratch = _up((rows.rows if batched else longest(parts)) * rows.width * z.itemsize)
-        if x.shape[-1] == 0 and z.dtype not in COMPLEX:
+        if x.shape[-1] == 0 and z.dtype not in NO_KERNELS:
             return Choice("zero", scratch, rows=length)
         kind = self._product_kind(z, strides)
         if kind == "blas" or not self.blas:

@@ -11,7 +11,7 @@ from gflow.dialects.marks import launch_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import SHARD, START
 from gflow.dialects.ops.structure import CHECK
-from gflow.dialects.types import COMPLEX
+from gflow.dialects.types import NO_KERNELS
 
 from ....ir.errors import CannotLower
 from ....ir.ssa import Body, Op
@@ -122,8 +122,10 @@ def _precise(choice: Choice, c: Contraction, tf32: bool) -> Choice:
 def _region(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
     k = describe(o.op, [at[v].strides for v in o.operands], [at[v].strides for v in o.results])
     k = with_rows(k, *([row_of(body, at, v) for v in vs] for vs in (o.operands, o.results)))
-    if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
-        raise CannotLower(f"there are no kernels on complex numbers: {o.name} {o.op.location}")
+    if any(access.dtype in NO_KERNELS for access in (*k.loads, *k.stores)):
+        raise CannotLower(
+            f"there are no kernels on complex numbers or float8: {o.name} {o.op.location}"
+        )
     return choose_region(k, len(o.operands), len(o.results), target.device)
 
 

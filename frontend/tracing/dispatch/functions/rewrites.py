@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -30,10 +32,16 @@ Tensor = torch.Tensor
 
 #: functions whose branches PyTorch's functionalization looks at before the recorder sees them
 _CONTROL_FLOW = {"cond", "while_loop", "scan", "associative_scan", "map_impl"}
-#: functions whose second argument is an index
-_INDEXING = frozenset({
-    Tensor.__getitem__, Tensor.__setitem__, Tensor.index_put, Tensor.index_put_, torch.index_put, torch.index_put_,
-})  # fmt: skip
+#: modules of `flex_attention`, which maps functions of one score over all
+_FLEX_ATTENTION = ("torch.nn.attention.flex_attention", "torch._higher_order_ops.flex_attention")
+#: functions that take an index or a condition, and its place among the arguments
+_SELECTING = {
+    **dict.fromkeys(
+        (Tensor.__getitem__, Tensor.__setitem__, Tensor.index_put, Tensor.index_put_), 1
+    ),
+    **dict.fromkeys((torch.index_put, torch.index_put_, Tensor.where), 1),
+    torch.where: 0,
+}
 
 
 class Rewrites(StandIns, TorchFunctionMode):
@@ -47,6 +55,8 @@ class Rewrites(StandIns, TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if peek_interpreter_stack() is not None:
+            if _is_called_from(_FLEX_ATTENTION):
+                raise self.recorder.flex_attention()
             raise GraphTraceError(
                 f"{describe(self.recorder.locator.here())}: build() uses a torch.func transform "
                 "(vmap, grad, jvp, ...), which a graph cannot record. Write the batch dimension "
@@ -58,8 +68,11 @@ class Rewrites(StandIns, TorchFunctionMode):
             )  # functionalization has errors of its own for branches
         args = tuple([self.lift(a) for a in args])
         kwargs = {k: self.lift(v) for k, v in kwargs.items()} if kwargs else {}
-        if func in _INDEXING and len(args) > 1 and not _fills(args):
-            args = (args[0], _with_bool_masks(args[1]), *args[2:])
+        at = _SELECTING.get(func)
+        if at is not None and len(args) > at and not _fills(func, args):
+            args = (*args[:at], _with_bool_masks(args[at]), *args[at + 1 :])
+        elif at is not None and "condition" in kwargs:
+            kwargs["condition"] = _with_bool_masks(kwargs["condition"])
         name = getattr(func, "__name__", "")
         before = [] if name in RESHAPING or self.in_optimizer else layouts(args, kwargs)
         handler = _HANDLERS.get(func) or custom_writes.handler_of(func, args, kwargs)
@@ -99,18 +112,28 @@ class Rewrites(StandIns, TorchFunctionMode):
             raise GraphTraceError(f"{where}: {overlaps.shared_problem(func, target)}")
 
 
+def _is_called_from(names: tuple[str, ...]) -> bool:
+    """Whether code of one of these modules is at work."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") in names:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _handled(handler: Any, mode: Rewrites, func: Any, /, *args: Any, **kwargs: Any) -> Any:
     return handler(mode, func, args, kwargs)
 
 
-def _fills(args: tuple[Any, ...]) -> bool:
-    """Whether a call assigns one number, for which PyTorch refuses masks of bytes."""
-    value = args[2] if len(args) > 2 else None
+def _fills(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether a call assigns one number by an index, for which PyTorch refuses masks of bytes."""
+    value = args[2] if len(args) > 2 and func not in (torch.where, Tensor.where) else None
     return value is not None and (not isinstance(value, Tensor) or value.numel() == 1)
 
 
 def _with_bool_masks(index: Any) -> Any:
-    """An index in which masks of bytes, which select as booleans do, are booleans: shape rules know no others."""
+    """An index or a condition with masks of bytes as booleans, as which they select: shape rules know no others."""
     if isinstance(index, (list, tuple)) and not isinstance(index, torch.Size):
         return type(index)([_with_bool_masks(i) for i in index])
     return index.bool() if isinstance(index, Tensor) and index.dtype == torch.uint8 else index

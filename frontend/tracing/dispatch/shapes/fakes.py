@@ -10,7 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    in_kernel_invocation_manager,
+)
 
 from .shape_rules import CORRECTED, RULES, Metadata, plain, plain_size
 
@@ -62,6 +66,16 @@ def new_fake(mode: FakeTensorMode, metadata: Metadata) -> FakeTensor:
     shape, stride, dtype, device = metadata
     meta = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
     return FakeTensor(mode, meta, device)
+
+
+def same_memory(mode: FakeTensorMode, func: Any, types: Any, args: tuple[Any, ...]) -> Any:
+    """The result of an op that gives its operand again (detach, alias)."""
+    fake = args[0]
+    if type(fake) is not FakeTensor or fake.constant is not None or len(args) > 1:
+        return mode.dispatch(func, types, args)
+    with in_kernel_invocation_manager(mode):
+        meta = func(fake)
+    return FakeTensor(mode, meta, fake.fake_device)
 
 
 def fake_call(

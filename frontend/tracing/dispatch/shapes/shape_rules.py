@@ -190,6 +190,31 @@ def _margin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | No
     return [loss, (target.shape, target.stride(), x.dtype, x.device)] if multilabel else [loss]
 
 
+def _byte_labels(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
+    """Of class labels in bytes, which PyTorch's kernels take, and its shape rule does not."""
+    x, target, weight, reduction, _ = args
+    if target.dtype != torch.uint8 or x.shape[:-1] != target.shape:
+        return None
+    if weight is not None and weight.shape != x.shape[-1:]:
+        return None
+    number = (torch.Size(()), (), x.dtype, x.device)
+    return [
+        (target.shape, (1,), x.dtype, x.device) if reduction == 0 and x.ndim > 1 else number,
+        number,
+    ]
+
+
+def _byte_labels_backward(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Metadata | None] | None:
+    _, x, target, *_ = args
+    return (
+        [(x.shape, row_major_strides(x.shape), x.dtype, x.device)]
+        if target.dtype == torch.uint8
+        else None
+    )
+
+
 _FULL = (torch.float32, torch.float64)
 _ELEMENTWISE = (
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default,
@@ -216,6 +241,8 @@ RULES: dict[Any, tuple[type | None, Rule]] = {
     aten.native_group_norm_backward.default: (tuple, _group_norm_backward),
     aten.linalg_vector_norm.default: (None, _vector_norm),
     aten.multi_margin_loss.default: (None, _margin),
+    aten.nll_loss_forward.default: (tuple, _byte_labels),
+    aten.nll_loss_backward.default: (None, _byte_labels_backward),
     aten.multilabel_margin_loss_forward.default: (tuple, _margin),
     **dict.fromkeys(_LOSSES, (None, _loss_backward)),
 }

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gflow.compiler.targets import Device
 from gflow.dialects.program import Place
 from gflow.dialects.records import record
-from gflow.dialects.types import COMPLEX, TensorType
+from gflow.dialects.types import NO_KERNELS, TensorType
 
 from ....constants import is_parameter, signed
 from ....description import Access, Kernel
@@ -56,7 +56,7 @@ def is_flat(k: Kernel) -> bool:
     """Whether a kernel can be a member: elementwise, over one dimension or one position, without complex numbers."""
     if len(k.sizes) > 1 or any(n.op == "reduce" for n in k.nodes):
         return False
-    if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
+    if any(access.dtype in NO_KERNELS for access in (*k.loads, *k.stores)):
         return False
     return tiling_of(k) in (Tiling((), 0, ()), Tiling((), -1, ()))
 
