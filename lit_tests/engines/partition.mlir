@@ -1,6 +1,6 @@
 // RUN: gflow-opt %s --gflow-partition-engines={min-cost=0} | FileCheck %s
 // RUN: gflow-opt %s --gflow-partition-engines={min-cost=1e9} | FileCheck %s --check-prefix=SMALL
-// RUN: gflow-opt %s --gflow-partition-engines={min-cost=0 modules-only=true} | FileCheck %s --check-prefix=MODULES
+// RUN: gflow-opt %s "--gflow-partition-engines={min-cost=0 modules-only=true}" | FileCheck %s --check-prefix=MODULES
 
 // An op of PyTorch's stands between two regions; what does not need it is in the last one.
 // CHECK-LABEL: func.func @between
