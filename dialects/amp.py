@@ -1,7 +1,7 @@
-"""Mixed precision: which ops gain from halves, and which need float32.
+"""Mixed precision: which ops run in half precision, and which need float32.
 
-Ops of the dialect say so in their declaration (`OpDef.amp`); calls of ATen overloads are listed here. What is
-not listed runs in float32.
+An op of the dialect has its class in its declaration (`OpDef.amp`). ATen overloads are listed here. Overloads that are
+not listed run in float32.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from .records import record
 
 @record
 class AtenAmp:
-    """How a call takes part.
+    """The precision of an op or of a call of an ATen overload.
 
-    kind: one of `AMP_CLASSES`. full_args: positions of arguments (of an op of ours: of operands), full_results:
-    of results, that stay float32.
+    kind: one of `AMP_CLASSES`. full_args: positions of arguments (for an op of the dialect, of operands) that stay
+    float32. full_results: positions of results that stay float32.
     """
 
     kind: str
@@ -28,7 +28,7 @@ _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 
 #: by overload
 ATEN: dict[str, AtenAmp] = {
-    # the logarithms of sums are float32 whatever the element type
+    # the log-sum-exp results are float32 for all element types
     f"{_ATTENTION}.default": AtenAmp("allow", full_results=(1,)),
     f"{_ATTENTION}_backward.default": AtenAmp("allow", full_args=(5,)),
 }
@@ -37,7 +37,7 @@ _DENY = AtenAmp("deny")
 
 
 def amp_of(op: ir.Operation) -> AtenAmp:
-    """How an op takes part in mixed precision; ops of other dialects are left alone."""
+    """The precision of an op in mixed precision: class "deny", float32, for ops of other dialects."""
     name = op.name.removeprefix("gflow.")
     definition = OPS.get(name)
     if definition is None:

@@ -1,25 +1,26 @@
-"""Sizes that vary from call to call: extents.
+"""Dynamic dimensions in shapes, strides and offsets.
 
-A program may have one *size*, a number n between a least and a greatest that each call brings along
-(a batch, a length). In the IR it is an argument of role "size"; a dimension that varies with it is
-written as its value at a stand-in, a large prime that the argument states:
+A program may have a dynamic dimension n (a batch, a length): a number in a declared range that each call passes. In
+the IR it is an argument of role "size". An integer that depends on n is written as its value at a *stand-in*, a large
+prime that the argument states:
 
     %n: tensor<i64> {gflow.role = "size", gflow.name = "n", gflow.min = 1, gflow.max = 64,
                      gflow.stand_in = 1000000007}
     %x: tensor<1000000007x3xf32>           n x 3
     %y: tensor<3000000021xf32>             3 n
 
-Integers made of sizes by sums and products are polynomials in n with small coefficients, and one value at
-a large enough prime says which (Kronecker's substitution): so integer arithmetic on shapes, strides and
-offsets is exact for every n without knowing of it. What is not a polynomial shows: computed at another
-stand-in it is not the same polynomial's value (`gflow.compiler.ir.dynamic_sizes`).
+Sums and products of sizes are polynomials in n with small coefficients. The value of such a polynomial at a large
+enough prime determines its coefficients (Kronecker substitution). So code that computes with shapes, strides and
+offsets as plain integers computes exactly for every n. An integer that is not a polynomial is found by compiling a
+second time with another stand-in: its value is then not that of the same polynomial
+(`gflow.compiler.ir.dynamic_sizes`).
 
-A program may have a second size, m, that varies on its own (a batch and a length). Stand-ins are a large prime P for n,
-and a small one, Q, for m, so that n m² and n m times a vocabulary fit 64 bits. A number's digits to the base P are the
-coefficients of powers of n, as before, and each is a polynomial in m where it is a multiple of Q, up to `_NEAR`, or of
-what the program says that it has (`gflow.forms`: 2 m + 1). That reading is a guess: a constant may be such a multiple,
-too. It is so at one Q and not at another: what was guessed wrongly differs between the two compilations of a program,
-which is an error (`guesses`).
+A program may have a second, independent dynamic dimension m (a batch and a length). The stand-in for n is a large prime
+P, and the one for m is a small prime Q, so that n m² and n m times the size of a vocabulary fit in 64 bits. The digits
+of a number to the base P are the coefficients of powers of n. A digit is read as a polynomial in m if it is within
+`_NEAR` of a multiple of Q, or of another form that the program declares (`gflow.forms`: 2 m + 1). This reading is a
+guess, since a constant may be such a multiple by chance. The same constant is no such multiple of the second Q, so a
+wrong guess makes the two compilations of a program differ, which is an error (`guesses`).
 """
 
 from __future__ import annotations
@@ -35,29 +36,31 @@ from typing import Any
 
 from .records import record
 
-#: the stand-in that modules have, and the one that programs are checked with
+#: the stand-in of modules, and the second one, with which programs are checked
 STAND_INS = (1_000_000_007, 1_000_900_009)
 
 #: the same for programs with two sizes, n and m
 PAIRS = ((4_294_967_311, 1097), (4_295_867_299, 1109))
 
-#: integers from here on are taken for values at a stand-in
+#: integers from this value on are read as values at a stand-in
 _LARGE = STAND_INS[0] // 2
 
-#: how far from a multiple of m's stand-in a number is a polynomial in m
+#: a number within this distance of a multiple of m's stand-in is read as a polynomial in m
 _NEAR = 1
 
-#: the value of a program's size, or those of both
+#: the value of a program's dynamic dimension, or the values of both
 N = int | tuple[int, int]
 
-#: of a polynomial in n, constant first; where there is a second size, of polynomials in m
+#: coefficients of a polynomial in n, the constant first; with a second dynamic dimension, polynomials in m
 Coefficients = tuple["int | tuple[int, ...]", ...]
 
 
 @record
 class Symbol:
-    """A size: its name, the range of its values, the prime that stands for it in shapes. second: the program's other
-    size, if it has one. forms: of a second size, what its multiples are in the program, (b, a) for a m + b."""
+    """A dynamic dimension: its name, its range, and its stand-in, the prime that represents it in shapes.
+
+    second: the program's second dynamic dimension, if it has one. forms: of a second dimension, the linear forms that
+    occur in the program, (b, a) for a m + b."""
 
     name: str
     least: int
@@ -68,7 +71,7 @@ class Symbol:
 
     @property
     def each(self) -> list[Symbol]:
-        """The size, or both."""
+        """The dynamic dimension, or both."""
         return [self] if self.second is None else [self, self.second]
 
     @property
@@ -90,14 +93,14 @@ class Symbol:
         return [*product(ends, (self.second.least, self.second.most))]
 
     def standing(self, which: int) -> Symbol:
-        """The same with its first (0) or other (1) stand-ins."""
+        """The same with its first (0) or second (1) stand-ins."""
         if self.second is None:
             return replace(self, stand_in=STAND_INS[which])
         outer, inner = PAIRS[which]
         return replace(self, stand_in=outer, second=replace(self.second, stand_in=inner))
 
     def coefficients(self, value: int) -> Coefficients:
-        """Of the polynomial in n whose value at the stand-in is `value`, constant first."""
+        """The coefficients, constant first, of the polynomial in n whose value at the stand-in is `value`."""
         if self.second is not None:
             found = _of_both(value, self.stand_in, self.second.stand_in, self.second.forms)
             guessed = _guessed.get()
@@ -107,18 +110,18 @@ class Symbol:
         return _digits(value, self.stand_in)
 
     def fixes(self, value: int) -> bool:
-        """Whether an integer of the IR is the same for all sizes."""
+        """Whether an integer of the IR is independent of the dynamic dimensions."""
         if self.second is None:
             return -_LARGE < value < _LARGE
         found = self.coefficients(value)
         return not found or (len(found) == 1 and type(found[0]) is int)
 
     def at(self, value: int, n: N) -> int:
-        """What an integer of the IR is for a size of `n`."""
+        """The value of an integer of the IR for a dynamic dimension of `n`."""
         return value if self.fixes(value) else evaluate(self.coefficients(value), n)
 
     def is_count(self, value: int) -> bool:
-        """Whether an integer is never negative, and greatest at a corner of the range."""
+        """Whether an integer is nonnegative in the whole range, with its maximum at a corner of the range."""
         found = self.coefficients(value)
         if min(self.at(value, corner) for corner in self.corners) < 0:
             return False
@@ -155,7 +158,7 @@ def _of_both(
 
 
 def _near(value: int, base: int, forms: tuple[tuple[int, int], ...]) -> int | tuple[int, ...]:
-    """A number as a polynomial in m: the number itself unless it lies at a multiple of its stand-in."""
+    """A number as a polynomial in m; the number itself if it is not near a multiple of m's stand-in."""
     if abs(value) <= base // 2:
         return value
     rest = (value + base // 2) % base - base // 2
@@ -171,7 +174,7 @@ def _near(value: int, base: int, forms: tuple[tuple[int, int], ...]) -> int | tu
 
 
 def leaves(coefficients: Sequence[int | Sequence[int]]) -> list[int]:
-    """All coefficients of a polynomial, that of the constant first."""
+    """All coefficients of a polynomial, the constant first."""
     if not coefficients:
         return [0]
     return [x for c in coefficients for x in (c if isinstance(c, (tuple, list)) else (c,))]
@@ -179,10 +182,10 @@ def leaves(coefficients: Sequence[int | Sequence[int]]) -> list[int]:
 
 @record
 class Extent:
-    """A number of a program that depends on its size: a polynomial, constant first.
+    """A number of a program that depends on a dynamic dimension: the coefficients of a polynomial, the constant first.
 
-    With a `limit`, it is what is left of that from `first` on, and at most the limit: a piece of a
-    whole, which may be empty.
+    With a `limit`, the number is the length of a piece of a range: the polynomial's value minus `first`, clamped to 0
+    and `limit`.
     """
 
     coefficients: Coefficients
@@ -190,7 +193,7 @@ class Extent:
     limit: int | None = None
 
     def at(self, n: N) -> int:
-        """The number for a size of `n`."""
+        """The number for a dynamic dimension of `n`."""
         value = evaluate(self.coefficients, n)
         return value if self.limit is None else max(0, min(value - self.first, self.limit))
 
@@ -201,18 +204,21 @@ class Extent:
 
 @record
 class Piece:
-    """How many of `whole` (an integer of the IR, that varies) there are from `first` on, at most `limit`:
-    code that works piece by piece has pieces for the greatest size, the last of which may be empty."""
+    """The length of a piece of a dynamic range: `whole` (a dynamic integer of the IR) minus `first`, clamped to 0 and
+    `limit`.
+
+    Code that divides a range into pieces has enough pieces for the greatest size; the last ones may be empty.
+    """
 
     whole: int
     first: int
     limit: int
 
     def times(self, factor: int, divisor: int = 1) -> Piece:
-        """The same in another unit: all three times `factor / divisor`.
+        """The same in another unit: all three numbers times `factor / divisor`.
 
         Raises:
-            ValueError: that gives no integers.
+            ValueError: the results are not integers.
         """
         scaled = [divmod(x * factor, divisor) for x in (self.whole, self.first, self.limit)]
         if any(rest for _, rest in scaled):
@@ -221,7 +227,7 @@ class Piece:
 
     @property
     def like(self) -> int:
-        """An integer that varies, and has the divisors that this number always has."""
+        """A dynamic integer of the IR that has the divisors that this number has at every size."""
         symbol = current()
         assert symbol is not None
         return symbol.stand_in * gcd(divisor(self.whole), self.first, self.limit)
@@ -231,7 +237,7 @@ Count = int | Piece
 
 
 def pieces(total: int, length: int) -> list[tuple[int, Count]]:
-    """(first, count) of pieces of `length` that make up `total`."""
+    """Divide `total` into pieces of `length`; returns (first, count) of each."""
     if not varies(total):
         return [(at, min(length, total - at)) for at in range(0, total, length)]
     most = at_most(total)
@@ -241,7 +247,7 @@ def pieces(total: int, length: int) -> list[tuple[int, Count]]:
 
 
 def longest(counts: Sequence[tuple[int, Count]]) -> int:
-    """The most of one piece."""
+    """The greatest length of a piece."""
     return max(c.limit if isinstance(c, Piece) else at_most(c) for _, c in counts)
 
 
@@ -257,14 +263,14 @@ def evaluate(coefficients: Sequence[int | Sequence[int]], n: N) -> int:
 
 
 def horner(coefficients: Sequence[int | Sequence[int]], sizes: Sequence[Any]) -> Any:
-    """A polynomial's value by the operators of `sizes`, which need not be integers: of n, or of n and m."""
+    """A polynomial's value, by Horner's scheme with the operators of `sizes`, n or n and m, which may be any type."""
     if not sizes:  # a program of fixed sizes: the polynomial is a number
         (constant,) = coefficients or (0,)  # zero has no coefficients
         return constant
     size, *inner = sizes
     total: Any = 0
     for c in reversed(coefficients):
-        # numbers that are traced pass for integers, and are not asked for their value
+        # traced numbers are integers by type; their values must not be read
         own = c if type(c) is int else horner(c, inner)  # type: ignore[arg-type]
         if type(total) is not int:
             total = total * size
@@ -276,7 +282,7 @@ def horner(coefficients: Sequence[int | Sequence[int]], sizes: Sequence[Any]) ->
 
 
 def formula(coefficients: Sequence[int | Sequence[int]], name: str, second: str = "m") -> str:
-    """A polynomial as text. second: the name of the other size."""
+    """A polynomial as text. name: the name of n. second: the name of m."""
     terms = []
     for power in range(len(coefficients) - 1, -1, -1):
         c = coefficients[power]
@@ -291,8 +297,7 @@ def formula(coefficients: Sequence[int | Sequence[int]], name: str, second: str 
 
 
 def roughly(value: int) -> int:
-    """About what an integer becomes at most: for costs, whose coefficients are too large to be told
-    apart."""
+    """About the maximum of a number of the IR, for costs, whose coefficients are too large to be recovered."""
     symbol = _symbol.get()
     if -_LARGE < value < _LARGE or symbol is None:
         return value
@@ -310,8 +315,10 @@ _guessed: ContextVar[set[int] | None] = ContextVar("guessed", default=None)
 
 @contextmanager
 def guesses() -> Iterator[set[int]]:
-    """Inside, integers that are taken for polynomials in the second size alone are collected. One that is so with both
-    stand-ins is a constant."""
+    """Collect the integers that are read as polynomials in the second dimension alone while the context is active.
+
+    An integer that is read so with both stand-ins is a constant.
+    """
     found: set[int] = set()
     token = _guessed.set(found)
     try:
@@ -322,7 +329,7 @@ def guesses() -> Iterator[set[int]]:
 
 @contextmanager
 def size_of_program(symbol: Symbol | None) -> Iterator[None]:
-    """The program at work has this size."""
+    """Set the dynamic dimension of the program that is being compiled."""
     token = _symbol.set(symbol)
     try:
         yield
@@ -331,21 +338,21 @@ def size_of_program(symbol: Symbol | None) -> Iterator[None]:
 
 
 def current() -> Symbol | None:
-    """The size of the program at work."""
+    """The dynamic dimension of the program that is being compiled; None if it has none."""
     return _symbol.get()
 
 
 def varies(value: int) -> bool:
-    """Whether an integer depends on the size of the program at work."""
+    """Whether an integer depends on a dynamic dimension of the program that is being compiled."""
     symbol = _symbol.get()
     return symbol is not None and not symbol.fixes(value)
 
 
 def minimum(a: int, b: int) -> int:
-    """The smaller of two integers, whatever the size.
+    """The smaller of two integers at every size.
 
     Raises:
-        ValueError: that is another one for other sizes.
+        ValueError: which one is smaller depends on the size.
     """
     symbol = _symbol.get()
     if symbol is None or not (varies(a) or varies(b)):
@@ -359,7 +366,7 @@ def minimum(a: int, b: int) -> int:
 
 
 def divisor(value: int) -> int:
-    """The greatest number that divides an integer whatever the size; the integer itself if that is fixed."""
+    """A divisor of an integer at every size: the gcd of its coefficients; the integer itself if it is static."""
     symbol = _symbol.get()
     return (
         value if symbol is None or symbol.fixes(value) else gcd(*leaves(symbol.coefficients(value)))
@@ -367,7 +374,7 @@ def divisor(value: int) -> int:
 
 
 def at_most(value: int) -> int:
-    """The greatest that an integer becomes: bytes to plan for, work to share."""
+    """The maximum of an integer over all sizes, for example the bytes that memory planning reserves."""
     symbol = _symbol.get()
     if symbol is None or symbol.fixes(value):
         return value
@@ -375,8 +382,10 @@ def at_most(value: int) -> int:
 
 
 def typical(value: int) -> int:
-    """What an integer is in the middle of the range, where ways to compute something are compared: at the geometric
-    mean of its ends, since sizes in use are often far below the largest that is planned for."""
+    """The value of an integer in the middle of the range, at which cost models compare kernels.
+
+    The middle is the geometric mean of the ends, since the sizes in use are often far below the declared maximum.
+    """
     symbol = _symbol.get()
     if symbol is None or symbol.fixes(value):
         return value

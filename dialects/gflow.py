@@ -1,6 +1,6 @@
-"""Where the bindings look for classes of ops of the `gflow` namespace. There are none.
+"""An empty module, in which the bindings look for classes of ops of the `gflow` namespace.
 
-Each time the bindings wrap an op, they import `<prefix>.<namespace>` for the prefixes they know; a module
-that is not there is searched for again at every op (about 60 µs each). This module being there makes
-that a look-up of well under a microsecond.
+Each time the bindings wrap an op, they import `<prefix>.<namespace>` for each known prefix. Without this module, the
+import system searches for it again at every op (about 60 µs). With it, the import is a look-up of less than a
+microsecond.
 """

@@ -1,9 +1,9 @@
 """Limits on MLIR text, checked before it is parsed.
 
-MLIR parses, prints and verifies nested constructs by recursion, converts decimal digits in quadratic time,
-and writes out what an alias stands for wherever it is used: text that is deep, long-winded or folded up
-ends the process, or never ends. So do strings of other bytes than UTF-8, in its Python bindings. No text
-that a person or a compiler writes comes near these limits.
+MLIR parses, prints and verifies nested constructs by recursion, converts decimal digits in quadratic time, and expands
+an alias at each use. So deeply nested text, long numbers or nested aliases crash the process or take unlimited time.
+Strings that are not valid UTF-8 crash its Python bindings. No text that a person or a compiler writes comes near these
+limits.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterator
 
 #: bytes of one text
 MAX_BYTES = 1 << 28
-#: brackets within brackets, an alias counted as what it stands for; operators in one expression
+#: depth of nested brackets, with aliases expanded; operators in one expression
 MAX_NESTING = 2000
 #: digits of one number
 MAX_DIGITS = 1000
 #: dimensions of one type
 MAX_RANK = 1000
-#: tokens of one alias with all that it stands for
+#: tokens of one alias, expanded
 MAX_EXPANDED = 1 << 22
 
 _OPENING = {"(": ")", "[": "]", "{": "}", "<": ">"}
@@ -44,7 +44,7 @@ _ALIAS = re.compile(r"^[ \t]*[#!]\w[\w.$]*[ \t]*=", re.MULTILINE)
 
 
 def problem(text: str) -> tuple[str, int, int] | None:
-    """What of a text is beyond a limit, and its line and column; None if nothing is."""
+    """The first violation of a limit in a text, as a message, line and column; None if there is none."""
     if len(text) > MAX_BYTES:
         return f"the text has {len(text):,} characters, more than {MAX_BYTES:,}", 1, 1
     if text.count("x") > MAX_RANK:

@@ -1,6 +1,7 @@
 """The attributes of functions, their arguments and results, that passes and code generators read.
 
-Ops check their own attributes; these stand on ops of other dialects, whose verifiers know nothing of them.
+Ops of the dialect verify their own attributes. The attributes here are on ops of other dialects, whose verifiers do not
+check them.
 """
 
 from __future__ import annotations
@@ -13,40 +14,40 @@ from .extents import PAIRS, STAND_INS
 from .mlir import ir
 from .opdef import Attr, VerifyError
 
-#: on an op: which kernel it runs as. On a function: the target that kernels were selected for
+#: on an op: the kernel selected for it. On a function: the target that kernels were selected for
 KERNEL, TARGET = "gflow.kernel", "gflow.target"
 
-#: on an op: the number of the launch that it shares with its neighbours
+#: on an op: the number of the launch that it shares with adjacent ops
 LAUNCH = "gflow.launch"
 
-#: on an op that no engine runs, in a partitioned program: why
+#: in a program partitioned for an engine, on an op that the engine does not run: the reason
 STAYS = "gflow.stays"
 
-#: on a function: modules that engines run, `<engine>:<dotted name>`
+#: on a function: the modules that engines run, as `<engine>:<dotted name>`
 ENGINES = "gflow.engines"
 
-#: of `gflow.kernel`, by kind: the fields that it needs
+#: the required fields of `gflow.kernel`, by kind
 KERNEL_KINDS: dict[str, tuple[str, ...]] = {
-    "none": (),  # nothing to do: no elements
+    "none": (),  # no kernel: the result has no elements
     "region": ("warps",),
-    "merged": ("warps",),  # a region whose launch has other regions, too
+    "merged": ("warps",),  # a region that shares its launch with other regions
     "product": ("tile", "warps", "stages"),
     "depthwise": (),
-    "zero": (),  # a sum of nothing
+    "zero": (),  # a sum over no elements
     "argmax": ("block", "warps"),
-    "kernel": (),  # the kernel that the op has
-    "loops": ("lanes",),  # a fused region of a processor's
-    "pytorch": (),  # a call of PyTorch's
+    "kernel": (),  # the only kernel of the op
+    "loops": ("lanes",),  # a fused region on a CPU
+    "pytorch": (),  # a call of PyTorch
     "blas": (),
-    "panels": ("tile", "block"),  # a product of a processor's, of packed panels
-    "rows": ("tile", "block"),  # a product of few rows, whose operands are read where they lie
-    "packed": ("tile", "block"),  # a product whose weight was packed beforehand
+    "panels": ("tile", "block"),  # a product on a CPU, of packed panels
+    "rows": ("tile", "block"),  # a product of few rows, whose operands are read without packing
+    "packed": ("tile", "block"),  # a product whose weight is packed once, before the first call
     "patches": (),
-    "attention": ("tile", "block"),  # of a processor's, in blocks of keys
-    "attention_rows": ("tile", "block"),  # of few rows, whose operands are read where they lie
+    "attention": ("tile", "block"),  # on a CPU, in blocks of keys
+    "attention_rows": ("tile", "block"),  # on a CPU, of few rows, without packing
 }
 
-#: kinds of a processor, whose tiles are of any size
+#: kinds of CPU kernels, whose tiles may have any size
 ON_PROCESSORS = ("loops", "panels", "rows", "packed", "patches", "attention", "attention_rows")
 
 #: the fields of `gflow.kernel`
@@ -136,13 +137,13 @@ KERNEL_FIELDS: dict[str, Attr] = {
     ),
 }
 
-#: fields of the loops of a generated kernel on a processor
+#: fields of the loops of a generated CPU kernel
 LOOP_FIELDS = ("order", "lanes", "unroll", "share", "kept", "threads", "from_size")
 
-#: fields of one launch, which the entries of `then` have
+#: fields of one launch, also those of the entries of `then`
 WAY_FIELDS = ("block", "warps", "stages", "pieces", "precision", *LOOP_FIELDS)
 
-#: by where they stand: name to kind (`attributes.KIND_NAMES`)
+#: attributes by the place where they are allowed: name to kind (`attributes.KIND_NAMES`)
 _KINDS = {
     "function": {
         "gflow.tf32": "str[]", TARGET: "str", "gflow.given": "i64[]", "gflow.prologue_of": "str", ENGINES: "str[]",
@@ -178,18 +179,18 @@ def engine_at(engines: Mapping[str, str], phase: str, module: str) -> str:
 
 
 def launch_of(op: ir.Operation) -> int | None:
-    """The number of the launch that an op shares with its neighbours; None if it shares none."""
+    """The number of the launch that an op shares with adjacent ops; None if it has its own."""
     return ir.IntegerAttr(op.attributes[LAUNCH]).value if LAUNCH in op.attributes else None
 
 
 def kind_of(op: ir.Operation) -> str:
-    """The kind of the kernel that was selected for an op; "" before it is."""
+    """The kind of the kernel selected for an op; "" before selection."""
     given = op.attributes.get(KERNEL, None)
     return given["kind"].value if isinstance(given, ir.DictAttr) and "kind" in given else ""
 
 
 def modules_and_functions(root: ir.Operation) -> Iterator[ir.Operation]:
-    """The modules and functions in an op, itself among them, in program order."""
+    """The modules and functions in an op, itself included, in program order."""
     waiting = [root]
     while waiting:
         op = waiting.pop()
@@ -205,7 +206,7 @@ def modules_and_functions(root: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def problems(root: ir.Operation) -> Iterator[tuple[str, ir.Operation]]:
-    """What is wrong with such attributes in a module or function, and the op that it is told of."""
+    """The errors in these attributes of a module or function, each with its op."""
     for op in modules_and_functions(root):
         if op.name == "func.func":
             yield from _of_function(op)
@@ -241,7 +242,7 @@ def _of(attributes: Any, place: str) -> Iterator[str]:
 
 
 def _of_kernel(attribute: ir.Attribute) -> Iterator[str]:
-    """A choice has the fields of its kind, each as it is declared, and sizes that a device can have."""
+    """Check that a `gflow.kernel` has the fields of its kind, with the declared types and supported sizes."""
     yield from _of_fields(attribute, tuple(KERNEL_FIELDS))
     if not isinstance(attribute, ir.DictAttr):
         return
@@ -294,7 +295,7 @@ def _of_fields(attribute: ir.Attribute, names: tuple[str, ...]) -> Iterator[str]
 
 
 def _of_size(attrs: Any) -> Iterator[str]:
-    """A size states its range and one of the primes that stand for sizes."""
+    """Check that an argument of role `size` has a range and one of the primes that represent dynamic dimensions."""
     if "gflow.stand_in" not in attrs:
         return
     missing = next((name for name in _SIZE if name not in attrs), None)
@@ -306,7 +307,7 @@ def _of_size(attrs: Any) -> Iterator[str]:
             from_mlir(Attr("i64"), attrs[name]) for name in (*_SIZE, "gflow.stand_in")
         )
     except (VerifyError, TypeError):
-        return  # told already
+        return  # already reported
     if stand_in not in (*STAND_INS, *(p for pair in PAIRS for p in pair)):
         known = " or ".join(map(str, STAND_INS))
         yield f"'gflow.stand_in' must be {known}, found {stand_in}"

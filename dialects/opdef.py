@@ -26,13 +26,13 @@ class VerifyError(ValueError):
 ShapeRule = Callable[[Sequence[TensorType], dict[str, Any]], list[TensorType]]
 
 
-#: how an op takes part in mixed precision.
-#: allow: float operands and results are halves (contractions, which accumulate in float32).
-#: deny: computed in float32. promote: computed in float32 too, or in halves where that gives the same bits.
-#: clear: exact in every float type (moves, chooses or compares elements), so it takes what it is given.
+#: the classes of ops in mixed precision.
+#: allow: float operands and results have half precision (contractions, which accumulate in float32).
+#: deny: computed in float32. promote: computed in float32, or in half precision where the results are bitwise equal.
+#: clear: exact in every float type (moves, selects or compares elements), so it keeps the type of its operands.
 AMP_CLASSES = ("allow", "deny", "promote", "clear")
 
-#: runs of neighbouring operands (or results) of one type that a `mixed` op may have
+#: the most groups of adjacent operands (or results) of one type in a `mixed` op
 MIXED_GROUPS = 8
 
 
@@ -52,30 +52,28 @@ class Attr:
 
 @record
 class OpDef:
-    """One op.
+    """The declaration of an op.
 
     operands: names; a leading `*` marks a variadic tail, a trailing `?` an optional last operand
-        (of a `mixed` op, optional last operands).
-    results: number of results, or None for variadic (result types are then given by the
-        builder's caller).
-    infer: the shape rule; None for ops whose result types can't be inferred (`gflow.aten`,
-        `gflow.fused`).
+        (in a `mixed` op, optional last operands).
+    results: the number of results; None for variadic results, whose types the caller of the builder passes.
+    infer: the shape rule; None for ops whose result types cannot be inferred (`gflow.aten`, `gflow.fused`).
     cpu: the scalar expression for the CPU generator: a `vmath` name, or an MLIR template with
         {0}, {1}, … for operands and {t} for the type, by class of element type
         ("f" float, "s" signed, "u" unsigned, "b" bool; "*" any).
-    triton: the same in Triton's Python, `{0}`… for operands, by the same classes, "d" for f64, and "h" for
-        what only matters rounded to a half (else "f"). Halves are computed in float32. `libdevice.` and
-        `gf.` (what code generation brings) precede functions.
-    full_operands, full_results: in mixed precision, of an op that allows halves, the numbers of those that
-        stay float32.
-    mixed: variadic (or optional) operands and results differ in type. IRDL binds one type to a variadic group,
-        so such an op has `MIXED_GROUPS` groups, each a run of neighbours of one type, and
-        attributes with their lengths (`operandSegmentSizes`, `resultSegmentSizes`), which the
-        builder writes. groups: how many groups, where they are not that many.
-    cost: relative arithmetic cost of one element (an add is 1); fusion decides recomputation by it.
-    amp: what mixed precision does with it, one of `AMP_CLASSES`; where that depends on the attribute
-        `kind`, `amp_kinds` says how.
-    sharding: which of its dimensions are split together over ranks; an op without a rule runs on whole values.
+    triton: the same in Triton's Python, `{0}`… for operands, by the same classes, "d" for f64, and "h" for results that
+        are used only after rounding to half precision (without an entry, "f"). Half-precision values are computed in
+        float32. Functions are prefixed by `libdevice.` or `gf.` (functions of gflow's own code generation).
+    full_operands, full_results: the numbers of the operands and results that stay float32 in mixed precision, for an op
+        of class "allow".
+    mixed: variadic (or optional) operands and results differ in type. IRDL binds one type to a variadic group, so such
+        an op has `MIXED_GROUPS` groups, each of adjacent values of one type, and attributes with the lengths of the
+        groups (`operandSegmentSizes`, `resultSegmentSizes`), which the builder writes.
+    groups: the number of groups of a `mixed` op, if it is not `MIXED_GROUPS`.
+    cost: the arithmetic cost of one element relative to an add; fusion decides recomputation by it.
+    amp: the op's class in mixed precision, one of `AMP_CLASSES`. amp_kinds: the class by the value of the attribute
+        `kind`, for ops whose class depends on it.
+    sharding: the sharding rule; None for an op that needs replicated values.
     """
 
     name: str
@@ -102,12 +100,12 @@ class OpDef:
 
     @cached_property
     def min_operands(self) -> int:
-        """How many operands an op has at least: those that are neither optional (`?`) nor repeated (`*`)."""
+        """The least number of operands: those that are neither optional (`?`) nor variadic (`*`)."""
         return sum(not (o.startswith("*") or o.endswith("?")) for o in self.operands)
 
     @cached_property
     def max_operands(self) -> int | None:
-        """How many operands an op has at most; None where one is repeated."""
+        """The greatest number of operands; None if one is variadic."""
         if any(o.startswith("*") for o in self.operands):
             return None
         return len(self.operands)

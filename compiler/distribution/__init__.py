@@ -1,7 +1,7 @@
-"""What many ranks do together, as data: the order of a pipeline's micro-batches, and the time that a step takes.
+"""Models of distributed steps: pipeline schedules, costs of collectives, simulation of a step on many ranks.
 
-network       seconds and bytes of a collective over the ranks of a mesh axis
-pipeline      action lists of pipeline schedules: GPipe, 1F1B, interleaved 1F1B, zero bubble
+network         the cost model of collectives over the ranks of a mesh axis: seconds and bytes
+pipeline        pipeline schedules: GPipe, 1F1B, interleaved 1F1B, zero bubble
 program_events  the events of one rank's program, from its IR
-simulator     an event simulation of the programs of all ranks: spans, exposed communication, bubble
+simulator       an event simulation of all ranks: exposed communication, pipeline bubble
 """

@@ -1,9 +1,9 @@
-"""What a collective over the ranks of a mesh axis costs: bytes that a rank sends, and seconds.
+"""The cost model of collectives over the ranks of a mesh axis: bytes that a rank sends, and seconds.
 
-The model is NCCL's own (`src/graph/tuning.cc`): a ring moves each byte `steps / ranks` times over the slowest link of
-the ring; latency is added by step. All-reduce may run over a tree of the nodes instead, which takes fewer steps and
-half the bandwidth; the faster one counts. Rings of one node's devices leave it through all their network cards at
-once, so that the members of a group within a node share the cards that they have.
+The model is NCCL's (`src/graph/tuning.cc`). A ring moves each byte `steps / ranks` times over its slowest link, and
+each step adds latency. An all-reduce may use a tree over the nodes instead, which has fewer steps and half the
+bandwidth; the faster one counts. The rings of a node's devices use all network cards at the same time, so the members
+of a group within a node share the cards.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from ..targets.links import Network, Protocol
 
 @record
 class Group:
-    """The ranks that take part in a collective: `size` of them, `local` within each node."""
+    """The ranks of a collective. size: their number. local: how many of them are on the same node."""
 
     size: int
     local: int
 
     @property
     def nodes(self) -> int:
-        """How many nodes its ranks lie on."""
+        """The number of nodes that its ranks are on."""
         return ceil(self.size / self.local)
 
 
 def group_of(sizes: Sequence[int], axes: Sequence[int], network: Network) -> Group:
-    """The group of some axes of a mesh whose ranks are numbered row-major, and fill one node after another.
+    """The group along some axes of a mesh. Ranks are numbered row-major, and fill one node after the other.
 
     Args:
-        sizes: of the mesh's axes.
-        axes: positions of those that take part, increasing.
+        sizes: the sizes of the mesh's axes.
+        axes: the positions of the group's axes, increasing.
+        network: the network, for the number of devices of a node.
     """
     strides = [prod(sizes[n + 1 :]) for n in range(len(sizes))]
     ranks = [0]
@@ -45,12 +46,12 @@ def group_of(sizes: Sequence[int], axes: Sequence[int], network: Network) -> Gro
 
 
 def sent(kind: str, size: int, nbytes: int) -> int:
-    """Bytes that each rank sends, as a ring does.
+    """The bytes that each rank sends with the ring algorithm.
 
     Args:
-        kind: of collective: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "recv".
-        size: ranks of the group.
-        nbytes: of the whole tensor: the result of an all-gather, the operand of the others.
+        kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send" or "recv".
+        size: the number of ranks.
+        nbytes: the bytes of the whole tensor: the result of an all-gather, the operand of the others.
     """
     if size == 1 or kind == "recv":
         return 0
@@ -60,7 +61,7 @@ def sent(kind: str, size: int, nbytes: int) -> int:
 
 
 def seconds(kind: str, group: Group, nbytes: int, network: Network) -> float:
-    """Seconds of a collective on a group whose ranks all wait for it. Arguments as in `sent`."""
+    """The predicted time of a collective in seconds. Arguments as in `sent`."""
     if group.size == 1:
         return 0.0
     return min(_with(p, kind, group, nbytes, network) for p in network.protocols)
@@ -84,7 +85,7 @@ def _with(protocol: Protocol, kind: str, group: Group, nbytes: int, network: Net
 
 
 def _bandwidth(protocol: Protocol, group: Group, network: Network) -> float:
-    """Bytes a second that a rank sends in a ring over the group."""
+    """The bytes per second that a rank sends in a ring over the group."""
     if group.nodes == 1:
         return min(network.intra * protocol.share, protocol.intra)
     cards = min(network.intra, network.inter * group.local)

@@ -1,8 +1,8 @@
-"""Pipeline schedules as action lists: what each rank runs, in which order.
+"""Pipeline schedules as lists of actions for each rank.
 
-A pipeline of `ranks × v` stages gives stage `s` to rank `s % ranks` (v stages a rank, "virtual" stages). A step has
-`microbatches` micro-batches. All schedules have one form: a warm-up of forwards, then forward and backward in turn,
-then the backwards that are left. They differ in the length of the warm-up:
+A pipeline of `ranks × v` stages assigns stage `s` to rank `s % ranks` (v virtual stages for each rank). A step has
+`microbatches` micro-batches. All schedules have the same form: a warm-up of forwards, then forwards and backwards in
+turn, then the remaining backwards. They differ in the length of the warm-up:
 
 ================  =======================================================================  ===========================
 schedule          warm-up of rank r                                                        source
@@ -13,11 +13,11 @@ interleaved       (v - 1) · round + 2 · (ranks - 1 - r)                       
 zero-bubble       (v - 1) · round + ranks - 1 - r, weight gradients later by r backwards   Qi et al., 2023 (ZB-H1)
 ================  =======================================================================  ===========================
 
-where a round is the number of micro-batches that a rank takes through one stage before it goes on to the next:
-`ranks`, or fewer where there are fewer micro-batches.
+where a round is the number of micro-batches that a rank runs through one stage before it continues with its next stage:
+`ranks`, or fewer if there are fewer micro-batches.
 
-"zero-bubble" splits a backward into the gradient of the stage's input, `I`, which the stage before waits for, and those
-of its weights, `W`, which nobody waits for.
+"zero-bubble" splits a backward into the gradient of the stage's input, `I`, which the previous stage needs, and the
+gradients of its weights, `W`, which no other stage needs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 @record
 class Action:
-    """What a rank runs at a time.
+    """An action of a rank: a stage and a micro-batch.
 
-    kind: "F" forward, "B" backward, or its halves: "I" the gradient of the input, "W" the gradients of the weights.
+    kind: "F": forward; "B": backward; or the parts of a backward: "I": the gradient of the input, "W": the gradients of
+    the weights.
     """
 
     kind: str
@@ -43,21 +44,21 @@ class Action:
     microbatch: int
 
     def __str__(self) -> str:
-        """As PyTorch prints an action: `1F0` is the forward of micro-batch 0 in stage 1."""
+        """PyTorch's format of an action: `1F0` is the forward of micro-batch 0 in stage 1."""
         return f"{self.stage}{self.kind}{self.microbatch}"
 
 
 def schedule(name: str, ranks: int, microbatches: int, per_rank: int = 1) -> list[list[Action]]:
-    """The action list of each rank.
+    """The list of actions of each rank.
 
     Args:
         name: one of `SCHEDULES`.
-        ranks: of the pipeline.
-        microbatches: of a step.
-        per_rank: stages of a rank.
+        ranks: the number of ranks of the pipeline.
+        microbatches: the number of micro-batches of a step.
+        per_rank: the number of stages of a rank.
 
     Raises:
-        ValueError: there is no such schedule, or not for these numbers.
+        ValueError: there is no such schedule, or it does not support these numbers.
     """
     _check(name, ranks, microbatches, per_rank)
     rounds = max(1, microbatches // ranks)
@@ -116,7 +117,7 @@ def _actions(
 
 
 def _numbered(stages: Sequence[int]) -> list[tuple[int, int]]:
-    """Each stage with the number of times it came before: its micro-batch."""
+    """Each stage with the number of its earlier occurrences, which is the micro-batch."""
     seen: Counter[int] = Counter()
     found = []
     for stage in stages:
@@ -126,7 +127,7 @@ def _numbered(stages: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def needs(action: Action, stages: int) -> list[Action]:
-    """What must have run before an action, on any rank. A list with "B" alone has no "I": the other way likewise."""
+    """The actions that must have run before an action, on any rank. Schedules contain either "B", or "I" and "W"."""
     stage, mb = action.stage, action.microbatch
     match action.kind:
         case "F":
@@ -139,7 +140,7 @@ def needs(action: Action, stages: int) -> list[Action]:
 
 
 def alive(actions: Sequence[Action]) -> int:
-    """The most micro-batches, counted by stage, whose activations a rank keeps at once."""
+    """The greatest number of (stage, micro-batch) pairs whose activations a rank keeps at the same time."""
     now = most = 0
     for action in actions:
         now += {"F": 1, "B": -1, "W": -1}.get(action.kind, 0)

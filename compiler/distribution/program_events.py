@@ -1,8 +1,8 @@
 """The events of one rank's program, from its IR: computations by their roofline, collectives by the network's model.
 
-Every rank of an SPMD program does the same, so that one stands for all. Works on IR of any stage: a
-`gflow.collective` is a start and its wait at once, and what `gflow-split-collectives` made of it has work between.
-Where the network's collectives do not run beside computations, a start is its wait, too.
+All ranks of an SPMD program do the same, so one rank represents all. The IR may be of any stage: a `gflow.collective`
+is a start directly followed by its wait, and `gflow-split-collectives` puts work between the two. If the network's
+collectives cannot overlap with computation, a start also waits.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from .simulator import COMPUTE, Event
 from .simulator import START as STARTED
 from .simulator import WAIT as WAITED
 
-#: the links of a collective within a node, and between nodes
+#: names of the links of a collective within a node, and between nodes
 NODE, BETWEEN_NODES = "node", "between nodes"
 
 
 def program_events(
     function: func.FuncOp, device: Device, network: Network, mesh: Mesh | None = None
 ) -> list[Event]:
-    """What a rank does in a call of the function, in order.
+    """The events of a rank in a call of the function, in order.
 
     Args:
-        device: what each rank computes on.
-        network: how the ranks are joined.
-        mesh: the numbers of ranks; the function's own without it.
+        function: the function.
+        device: the device of each rank.
+        network: the network between ranks.
+        mesh: the mesh; None: that of the function's module.
     """
     mesh = mesh or mesh_of(function)
     found: list[Event] = []
@@ -52,19 +53,19 @@ def program_events(
 
 
 def collective_seconds(op: ir.Operation, mesh: Mesh | None, network: Network) -> float:
-    """Seconds that a collective, or a start, is on the links if all its ranks begin at once."""
+    """The predicted time in seconds of a collective, or of the collective that a start begins."""
     return seconds(*_sends(op, mesh, network), network)
 
 
 def _sends(op: ir.Operation, mesh: Mesh | None, network: Network) -> tuple[str, Group, int]:
-    """A collective's kind, its group, and the bytes of the whole tensor."""
+    """A collective's kind, its group, and the bytes of the whole tensor (as for `network.sent`)."""
     attrs = read(OPS[op.name.removeprefix("gflow.")], op.attributes)
     kind, ranks = attrs["kind"], attrs["ranks"]
     whole = op.results[0] if kind in ("all_gather", "recv") else op.operands[0]
     nbytes = builder.type_of(whole).nbytes
     if mesh is not None and attrs.get("axes"):
         group = group_of(mesh.sizes, sorted(mesh.axes.index(a) for a in attrs["axes"]), network)
-    else:  # a process group: ranks that follow each other
+    else:  # a process group: assume consecutive ranks
         group = Group(ranks, min(ranks, network.node))
     return kind, group, nbytes
 

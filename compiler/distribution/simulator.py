@@ -1,10 +1,10 @@
 """An event simulation of a step on many ranks.
 
-Ranks with the same program, at the same place in their groups, do the same at the same time: they are one *class*, and
-one of them is simulated. A class has a list of events in program order. Computations run one after another. A
-collective begins when every class that takes part has started it, and the earlier collectives over the same links have
-ended; the wait for it ends with it. A list that no order can finish is a deadlock, and an error that names who waits
-for what.
+Ranks with the same program and the same positions in their groups do the same at the same time. They form a *class*,
+which is simulated once. A class has a list of events in program order. Its computations run one after another. A
+collective begins when all participating classes have started it and earlier collectives over the same links have ended;
+a wait for it ends when it ends. If the events cannot be completed in any order, a `Deadlock` error names the classes
+and the collectives that they wait for.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ COMPUTE, START, WAIT = "compute", "start", "wait"
 
 @record
 class Event:
-    """What a class of ranks does next.
+    """An event of a class.
 
     Attributes:
         kind: `COMPUTE`, `START` or `WAIT`.
-        label: for people.
-        seconds: of a computation; of a collective (at its start).
-        collective: which collective starts or is waited for.
-        members: the classes that take part in it; the class alone if empty.
-        links: the collectives that share them run one after another; as the network names them.
-        nbytes: that a rank sends.
+        label: a description.
+        seconds: the time of a computation or (at its start) of a collective.
+        collective: the name of the collective.
+        members: the classes that take part in the collective; empty: only this class.
+        links: the name of the links; collectives over the same links run one after another.
+        nbytes: the bytes that a rank sends.
     """
 
     kind: str
@@ -43,13 +43,15 @@ class Event:
 
 
 class Deadlock(ValueError):
-    """Classes wait for collectives that others never start, or start in another order."""
+    """Classes wait for collectives that other classes never start, or start in another order."""
 
 
 @record
 class Span:
-    """What a class did between two times, in seconds. stream: "compute", or the links that a collective used;
-    "wait" where computation stood still for a collective."""
+    """An interval of a class's timeline, in seconds.
+
+    stream: "compute"; the links of a collective; or "wait", where computation waited for a collective.
+    """
 
     rank_class: str
     stream: str
@@ -59,18 +61,18 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it takes, in seconds."""
+        """Its length in seconds."""
         return self.end - self.begin
 
 
 @record
 class Timeline:
-    """The spans of a step by class, in the order in which they begin.
+    """The timeline of a step.
 
     Attributes:
-        spans: of computation, of collectives, and of waiting for them.
-        seconds: of the step: until the last class has done everything.
-        sent: bytes that a rank of each class sends.
+        spans: the intervals of all classes, in order of their begin.
+        seconds: the time of the step, until the last class is done.
+        sent: the bytes that a rank of each class sends.
     """
 
     spans: tuple[Span, ...]
@@ -78,27 +80,27 @@ class Timeline:
     sent: Mapping[str, int]
 
     def total(self, rank_class: str, stream: str) -> float:
-        """Seconds of a class in a stream."""
+        """The total time of a class in a stream, in seconds."""
         found = (s for s in self.spans if s.rank_class == rank_class)
         return sum(s.seconds for s in found if s.stream == stream)
 
     def idle(self, rank_class: str) -> float:
-        """The share of the step in which a class computes nothing: exposed communication and pipeline bubble."""
+        """The share of the step in which a class does not compute: exposed communication and pipeline bubble."""
         return 1 - self.total(rank_class, COMPUTE) / self.seconds if self.seconds else 0.0
 
     def exposed(self, rank_class: str) -> float:
-        """Seconds in which a class stood still for a collective."""
+        """The exposed communication of a class in seconds: the time in which it waits for collectives."""
         return self.total(rank_class, WAIT)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes of ranks, in the order in which they first have a span."""
+        """The classes, in the order of their first spans."""
         return tuple(dict.fromkeys(s.rank_class for s in self.spans))
 
 
 @dataclass
 class _Rank:
-    """A class while it is simulated: its next events, and its time."""
+    """The state of a class in the simulation: its remaining events, and its time."""
 
     events: deque[Event]
     now: float = 0.0
@@ -112,18 +114,18 @@ class _Collective:
 
 
 def simulate(programs: Mapping[str, Sequence[Event]]) -> Timeline:
-    """Runs the programs of all classes.
+    """Simulate a step.
 
     Args:
         programs: the events of each class, by its name.
 
     Raises:
-        Deadlock: they do not end.
+        Deadlock: the events cannot be completed.
     """
     ranks = {name: _Rank(deque(events)) for name, events in programs.items()}
     state = _State(ranks)
     while any(r.events for r in ranks.values()):
-        # The class that is furthest behind goes first, so that links are taken in the order of time.
+        # The class with the earliest time goes first, so that links are occupied in order of time.
         ready = [n for n, r in ranks.items() if r.events and state.can_go(n)]
         if not ready:
             raise Deadlock(state.stuck())

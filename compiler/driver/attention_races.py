@@ -1,6 +1,7 @@
 """Timed comparison of gflow's own CPU attention with ATen's.
 
-Each distinct attention above a least size runs both ways for some milliseconds; the faster way is written:
+Each distinct attention above a least size is timed both ways for some milliseconds. The faster way is written into the
+op:
 
 {kind = "attention", tile = array<i64: 12, 32, 256>, …}    →    {kind = "pytorch", tuned = "AMD EPYC"}
 """
@@ -22,7 +23,7 @@ from ..memory.liveness import lives_at_entry
 from ..targets.processors import PROCESSORS
 from .races import Racing
 
-#: what the ways are called in reports
+#: names of the two ways in reports
 _NAMES = {"own": "own", "aten": "ATen"}
 
 

@@ -1,4 +1,4 @@
-"""From a module in the dialect to a program that the runtime can run."""
+"""Compiles a module in the dialect to a program that the runtime can run."""
 
 from __future__ import annotations
 
@@ -40,19 +40,22 @@ VERIFIED = "builtin.module(func.func(gflow-verify-memory))"
 
 @dataclass
 class CompileOptions:
-    """target: "cpu", "cuda:90", "hip:gfx942". passes: switches that shape the target's pipeline. pipeline: the
-    passes to run, as text, instead of the target's.
+    """Options of one compilation.
 
-    threads: the most threads that kernels may use; all cores if 0.
-    blas: whether generated code may call the BLAS that PyTorch carries; looked up if None.
-    timing: seconds by phase and pass are added here.
-    kept_results: how many buffers of one result the runtime keeps, to use them again.
-    reproducer_dir: where to keep what a failing pass fails on; what GFLOW_REPRODUCER_DIR says if "".
-    tune: choose among ways to run a kernel by measuring them on the device, where it can be had.
-    tune_libraries: calls of PyTorch's libraries are among them.
-    race_products: products on a processor are made by what a short run shows to be faster, our own or the
-        library's. racing: how that is measured; a model chooses without.
-    on_phase: called when a phase begins, with its name ("passes", "codegen") and a pass's.
+    Attributes:
+        target: "cpu", "cuda:90", "hip:gfx942".
+        passes: switches of the target's pipeline.
+        pipeline: a textual pass pipeline to run instead of the target's; None for the target's.
+        threads: the most threads that kernels may use; 0 for all cores.
+        blas: whether generated code may call the BLAS in PyTorch; None to find out whether there is one.
+        timing: the compiler adds seconds by phase and by pass here.
+        kept_results: how many buffers of each result the runtime keeps for reuse.
+        reproducer_dir: the directory of reproducers of failing passes; "" for the one in `GFLOW_REPRODUCER_DIR`.
+        tune: choose between variants of a GPU kernel by timing them on the device, if it is present.
+        tune_libraries: include calls of PyTorch's libraries among the variants.
+        race_products: choose between gflow's own kernel and the library's for CPU products by timing them.
+        racing: how CPU kernels are timed; None to choose by the cost model.
+        on_phase: called when a phase begins, with its name ("passes", "codegen") and the pass's name or "".
     """
 
     target: str = "cpu"
@@ -71,7 +74,7 @@ class CompileOptions:
 
 
 class Resolved(NamedTuple):
-    """Options with all defaults filled in: everything that a program depends on besides its module."""
+    """Options with all defaults filled in: all inputs of a compilation besides the module."""
 
     target: str
     pipeline: str
@@ -103,22 +106,23 @@ def compile_module(
 ) -> Program:
     """Run the target's pipeline on `module` (in place), and generate code for its function.
 
-    twin: where the module has a size, the same module with another stand-in for it.
+    twin: for a module with a dynamic dimension, the same module with the second prime that represents the dimension
+        (`gflow.dialects.extents`). What differs between the two programs depends on the dimension.
 
     Raises:
         PipelineError: a pass or code generation failed.
-        CompileError: the module has no function, or code cannot follow its size.
-        ValueError: the target isn't known.
+        CompileError: the module has no function, or the program cannot depend on the dynamic dimension.
+        ValueError: the target is unknown.
     """
     return compile_programs(module, options, twin).main
 
 
 @record
 class Programs:
-    """The programs of a module: its program, and the prologue of frozen arguments, if there is one.
+    """The programs of a module: the main program, and the prologue that computes with frozen arguments, if any.
 
-    given: for each argument of the program, the number of the module's argument, or -1 - n for the n-th result of the
-    prologue. reads: the same for the arguments of the prologue.
+    given: the source of each argument of the main program: the number of the module's argument, or -1 - n for result n
+    of the prologue. reads: the same for the arguments of the prologue.
     """
 
     main: Program
@@ -133,29 +137,33 @@ def compile_programs(
     """As `compile_module`, with the prologue that `gflow-freeze` may have split off.
 
     Raises:
-        CompileError: a module has a size, but no twin, or the target has static sizes alone.
+        CompileError: also if the module has a dynamic dimension but no twin, or the target supports static sizes only.
     """
     symbol = symbol_of(module.operation)
     if symbol is None:
         return _compile(module, options)
     other = None if twin is None else symbol_of(twin.operation)
     if twin is None or other is None:
-        raise CompileError(f"the module has a size, {symbol}, so it is compiled with a twin")
+        raise CompileError(
+            f"the module has a dynamic dimension, {symbol}, so it must be compiled together with its twin"
+        )
     options = options or CompileOptions()
     if parse_target(options.target).gpu:
         raise CompileError(
-            f"the module has a size, {symbol} (gflow.dynamic_dim); for {options.target} sizes must be "
-            "static so far"
+            f"the module has a dynamic dimension, {symbol} (gflow.dynamic_dim), which {options.target} does not "
+            "support yet"
         )
     with guesses() as first:
         made = _compile(module, options)
     quiet = replace(options, reproducer_dir="", on_phase=None)
     with guesses() as again:
-        check = _compile(twin, quiet, verify=False)  # the same passes have just done well
+        check = _compile(
+            twin, quiet, verify=False
+        )  # the same passes have just succeeded on `module`
     if first & again:
         raise SizeError(f"{min(first & again)} is a constant, and is taken for a size")
     if (made.given, made.reads) != (check.given, check.reads):
-        raise CompileError("which values are computed once depends on the size")
+        raise CompileError("which values are computed once depends on the dynamic size")
     joined = join(made.main, check.main, (symbol, other))
     joined.seal = seal(joined)
     return replace(made, main=joined)
@@ -194,7 +202,7 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
         reproducer=writer,
         instrument=instrument,
     )
-    # whatever the pipeline was, no code is made of a plan that is not sound
+    # for any pipeline: code is generated only from a verified memory plan
     run_pipeline(module, VERIFIED, verify=False, timing=options.timing, reproducer=writer)
     tell("codegen", "")
     start = time.perf_counter()
@@ -250,12 +258,13 @@ def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
 
 
 def generate_planned(text: str, target: str, threads: int, twin: str = "") -> Program:
-    """The program of a planned module, as text: checked, with no pass run on it. twin: of a module with a size, the
-    same with another stand-in.
+    """Generate the program of a module in textual form whose memory is planned. The plan is verified; no pass is run.
+
+    twin: for a module with a dynamic dimension, the same with the second prime that represents it; "" without.
 
     Raises:
-        CompileError: the target isn't known; the text is beyond the limits, not valid, not planned soundly, or has no
-            code; or code cannot follow its size.
+        CompileError: the target is unknown; the text exceeds the limits or is invalid; its memory plan is not sound;
+            no code can be generated for it; or the program cannot depend on the dynamic dimension.
     """
     program, symbol = _generate_planned(text, target, threads)
     if symbol is None:

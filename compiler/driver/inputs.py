@@ -1,4 +1,4 @@
-"""Reading files, and MLIR text of any kind into a module or diagnostics."""
+"""Reads files, and parses MLIR text into a module or diagnostics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_file(name: str) -> str:
     """The text of a file, or of the standard input for "-".
 
     Raises:
-        InputError: there is no such file, or it holds no text.
+        InputError: the file does not exist or is not text.
     """
     try:
         with (

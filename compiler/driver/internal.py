@@ -1,4 +1,4 @@
-"""Unexpected exceptions as diagnostics: what broke, at which op, and what to do."""
+"""Turns unexpected exceptions into diagnostics: the failing part, the op, and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gflow.dialects.mlir import ir
 
 from ..ir.diagnostics import Diagnostic, at_operation
 
-#: set to anything but 0 for tracebacks
+#: environment variable; any value but 0 shows tracebacks
 DEBUG_VARIABLE = "GFLOW_DEBUG"
 
 
@@ -44,7 +44,7 @@ def internal_error(error: Exception, where: str, root: ir.Operation) -> Diagnost
 
 
 def blamed(error: Exception, root: ir.Operation) -> ir.Operation:
-    """The op in a local variable of the innermost frame that holds one, else `root`."""
+    """The op to report: the one in a local variable of the innermost frame that has one, else `root`."""
     trace: TracebackType | None = error.__traceback__
     found = None
     while trace is not None:

@@ -37,7 +37,7 @@ from .upstream_passes import UPSTREAM_PASSES
 Instrument = Callable[[str, str, ir.Operation], None]
 
 
-#: stands for a pass's name in errors that come after all passes
+#: used in place of a pass's name in errors after all passes
 CODE_GENERATION = "code generation"
 
 
@@ -308,7 +308,7 @@ def _run_step(
 
 
 def kept(path: Path) -> Diagnostic:
-    """The note that tells of a reproducer."""
+    """The note with the path of a reproducer."""
     message = f"reproducer: {path} (run gflow-opt --run-reproducer {path})"
     return Diagnostic("note", message)
 

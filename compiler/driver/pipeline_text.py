@@ -22,7 +22,7 @@ _MAX_DEPTH = 64
 
 
 class PipelineSyntaxError(ValueError):
-    """A pipeline that cannot be read: what is wrong, in which text, at which position."""
+    """A malformed pipeline: the error, the text, and the position in it."""
 
     def __init__(self, message: str, text: str = "", position: int = 0) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class PipelineSyntaxError(ValueError):
 
 @record
 class PassItem:
-    """A pass in a pipeline: its name, the text between its braces, and where it stands."""
+    """A pass in a pipeline: its name, the text between its braces, and its position."""
 
     name: str
     options: str
@@ -60,7 +60,7 @@ class Nest:
         return f"{self.anchor}({','.join(map(str, self.items))})"
 
     def passes(self, outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], PassItem]]:
-        """Every pass in order, with the anchors it stands in, outermost first."""
+        """Every pass in order, with the anchors around it, outermost first."""
         anchors = (*outer, self.anchor)
         for item in self.items:
             if isinstance(item, Nest):
@@ -70,7 +70,7 @@ class Nest:
 
 
 def parse_pipeline(text: str) -> Nest:
-    """The tree of `text`, whose outermost element must be an anchor: `builtin.module(...)`.
+    """Parse `text`, whose outermost element must be an anchor: `builtin.module(...)`.
 
     Raises:
         PipelineSyntaxError: the text is malformed.

@@ -1,4 +1,4 @@
-"""The pass pipelines that the compile path runs, by target, and the switches that shape them."""
+"""The default pass pipelines by target, and the switches that change them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from ..targets.processors import host_level
 
 @record
 class PipelineOptions:
-    """Switches of the pipelines. Every field acts through passes and their options.
+    """Switches of the pipelines. Each one selects passes or sets their options.
 
-    amp: element type of mixed precision, "f16" or "bf16"; "" without.
-    memory_budget: the most bytes of the arena, kept by recomputation; 0 for no limit. memory_fraction: the same as a
-        share of the arena without recomputation.
-    straighten: the order of ops, as `gflow-schedule{algorithm=…}` names it.
-    compress_memory: reuse memory of dead values. choose_best_allocation: try every allocation
-        strategy, and a local search, rather than the three quickest.
-    fuse_add_to_output: an addition after a contraction may become part of it.
-    fuse_cast_scale: casts and scaling by constants may become part of other kernels.
-    fuse_model_update_ops: the ops of one parameter's update may become one kernel.
-    multi_tensor_update: all parameter updates become few kernels.
-    zero: the stage of ZeRO, 0 without; under mixed precision, stages 1 and 2 divide float32 parameters, too.
-    zero_min_size: the fewest elements that are divided. zero_restore_level: 0 gathers a parameter at each use, 1 for
-        the forward and for the backward, 2 once.
-    bucket_bytes: the most that ranks send as one collective.
-    recognize_attention: attention that a program writes out becomes one op, without its scores in memory. None: where
-        a processor's own kernel computes it as the program does.
-    fold_batch_norm: batch norm in inference becomes part of convolutions' weights.
-    freeze: what follows from arguments that are marked as frozen alone is a function of its own, which runs once.
-    weight_bits: of a frozen graph, the bits of weights of matrix products, 8 or 4; 0 leaves them as they are.
-    engine: the engine that runs what it has a form for; "" without. module_engines: functions say which modules
-        engines run (`gflow.engines`).
+    Attributes:
+        amp: the half-precision type of mixed precision, "f16" or "bf16"; "" for none.
+        memory_budget: the most bytes of the arena, met by recomputation; 0 for no limit.
+        memory_fraction: the same as a share of the arena without recomputation, from 0 to 1.
+        straighten: the algorithm that orders ops, the `algorithm` option of `gflow-schedule`.
+        compress_memory: reuse the memory of values that are no longer live.
+        choose_best_allocation: try all allocation strategies and a local search, not only the three fastest strategies.
+        fuse_add_to_output: fuse an addition into the epilogue of the contraction before it.
+        fuse_cast_scale: fuse casts and scaling by constants into other kernels.
+        fuse_model_update_ops: fuse the ops of one parameter's update into one kernel.
+        multi_tensor_update: update all parameters in few kernels.
+        zero: the stage of ZeRO, 0 for none. Under mixed precision, stages 1 and 2 also shard float32 parameters.
+        zero_min_size: the fewest elements of a tensor that is sharded.
+        zero_restore_level: when stage 3 gathers a parameter: 0 at each use, 1 once in the forward and once in the
+            backward, 2 once.
+        bucket_bytes: the most bytes of one bucket of collectives.
+        recognize_attention: replace attention that the program writes out by one op that keeps no scores in memory.
+            None does so only where a CPU kernel computes it in the program's precision.
+        fold_batch_norm: fold batch norm of inference into the weights of convolutions.
+        freeze: move ops that depend on frozen arguments alone into a function that runs once, the prologue.
+        weight_bits: the bits of quantized weights of matrix products in a frozen graph, 8 or 4; 0 for no quantization.
+        engine: the engine that runs the ops that it supports; "" for none.
+        module_engines: functions name the modules that engines run (`gflow.engines`).
     """
 
     amp: str = ""
@@ -58,8 +60,11 @@ class PipelineOptions:
 
     @property
     def for_onnx(self) -> bool:
-        """Whether the engine reads ONNX: statistics of norms are then sums of float32, since such engines have float64
-        for few ops or none, and maxima over windows stay ops, which engines have."""
+        """Whether the engine reads ONNX.
+
+        Statistics of norms are then summed in float32, since such engines support float64 in few ops or none. Max
+        pooling is not decomposed, since engines support it.
+        """
         return self.engine not in ("", "xla")
 
 
@@ -116,15 +121,15 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
 
 
 def _front(options: PipelineOptions, target: Target | None = None) -> list[str]:
-    """The first passes of every target; they keep the program a tensor program.
+    """The first passes of every target. Their results are functions on tensors.
 
-    target: whose kernels run attention; None where another engine does, which finds it by itself.
+    target: the target whose kernels run attention; None for an engine, which recognizes attention itself.
     """
     passes = ["gflow-checkpoint", "gflow-simplify", "cse"]
     if target is not None:
         found = _recognize_attention(options, target)
         passes += found
-        # the next pass that reads more than convolutions and collectives; without one, what every target ends with does
+        # only if a pass before the target's own simplification reads more than convolutions and collectives
         read = (
             target.gpu or options.freeze or options.amp or options.fold_batch_norm or options.zero
         )
@@ -151,7 +156,7 @@ def _recognize_attention(options: PipelineOptions, target: Target) -> list[str]:
 
 
 def _has_own_attention(options: PipelineOptions, target: Target) -> bool:
-    """Whether attention of float32 runs by a processor's own kernel."""
+    """Whether float32 attention runs by gflow's own CPU kernel."""
     return not target.gpu and not options.amp and bool(host_level())
 
 
@@ -175,11 +180,11 @@ def _distribution(options: PipelineOptions) -> list[str]:
     return [*passes, f"gflow-bucket-collectives{{bytes={options.bucket_bytes}}}"]
 
 
-#: a GPU has some 20 operations for each byte that it moves, and epilogues that cost no pass over memory
+#: a GPU computes some 20 operations in the time of moving one byte, and an epilogue saves a pass over memory
 _GPU_FUSION = {"recompute-cost": "80", "recompute-normalized": "true", "split-reductions": "true"}
 
 
-#: runs of rows for each multiprocessor, whose sums of columns are kept in registers
+#: blocks of rows per multiprocessor in sums over columns; the sums of a block are in registers
 _RUNS = 4
 
 
@@ -207,7 +212,7 @@ def _schedule(options: PipelineOptions, target: Target) -> str:
 
 
 def _times(target: Target) -> str:
-    """The option that names the device whose times a pass uses; "" for the CPU."""
+    """The option with the device whose cost model a pass uses; "" for the CPU."""
     return f" device={target.device.name}" if target.gpu else ""
 
 
@@ -236,7 +241,7 @@ def _with_options(name: str, switches: dict[str, bool], more: dict[str, str]) ->
 
 
 def pipeline_for(target: str, options: PipelineOptions | None = None) -> str:
-    """The passes for a target by its name: `cpu`, `cuda:90`, `hip:gfx942`; what runs by default.
+    """The pipeline for a target by its name, `cpu`, `cuda:90` or `hip:gfx942`; without `options`, the default one.
 
     Raises:
         ValueError: the target is unknown.
@@ -244,5 +249,5 @@ def pipeline_for(target: str, options: PipelineOptions | None = None) -> str:
     return build_pipeline(options or PipelineOptions(), parse_target(target))
 
 
-#: by kind of target what runs when nothing is switched; of GPUs for the architecture that a target without one has
+#: the default pipeline by kind of target; for GPUs, that of the default architecture
 DEFAULT_PIPELINES = {kind: pipeline_for(kind) for kind in KINDS}

@@ -27,7 +27,7 @@ from ..kernel.selection.select import contests_of, decided
 from ..memory.liveness import lives_at_entry
 from ..targets.processors import PROCESSORS, Measured, Processor
 
-#: what the ways are called in reports
+#: names of the two ways in reports
 _NAMES = {"panels": "own", "blas": "BLAS"}
 
 #: predicted speedup from which on a way is taken without a race, after several races have corrected the model

@@ -30,25 +30,25 @@ DIRECTORY_VARIABLE = "GFLOW_REPRODUCER_DIR"
 
 
 class ReproducerError(ValueError):
-    """A text holds no reproducer, or a file cannot be written; the message says which."""
+    """A text contains no reproducer, or a reproducer cannot be written."""
 
 
 @dataclass
 class Reproducer:
-    """What a reproducer's file asks for."""
+    """The pipeline and options in a reproducer."""
 
     pipeline: str
     verify_each: bool = True
 
 
 class Writer:
-    """Keeps `path` up to date with what is running."""
+    """Writes the module and pipeline that are about to run to `path`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def before(self, root: ir.Operation, pipeline: str, verify_each: bool) -> None:
-        """A pass is about to run.
+        """Write the reproducer of a pass that is about to run.
 
         Raises:
             ReproducerError: the file cannot be written.
@@ -70,7 +70,7 @@ class Writer:
             raise ReproducerError(message) from None
 
     def succeeded(self) -> None:
-        """The pass is done; nothing to reproduce."""
+        """Delete the reproducer of a pass that has succeeded."""
         self.path.unlink(missing_ok=True)
 
 
@@ -94,10 +94,10 @@ _VERIFY_EACH = re.compile(r"\bverify_each\s*:\s*(true|false)")
 
 
 def read(text: str) -> Reproducer:
-    """What the reproducer in a module's text asks for.
+    """The reproducer in a module's text.
 
     Raises:
-        ReproducerError: there is none.
+        ReproducerError: the text contains none.
     """
     start = text.rfind("mlir_reproducer")
     pipeline = _PIPELINE.search(text, start) if start >= 0 else None

@@ -1,12 +1,11 @@
-"""From a planned function to a `Program`: steps in order, and kernels as text in a language for each kind of target.
+"""Code generation: a planned function becomes a `Program` of steps, with kernels as MLIR text or Triton source.
 
-aten_ops      ops that run through PyTorch, because they have no kernel here (yet)
-aten_pooling  pooling through PyTorch: on the CPU its kernels walk either layout
-collectives   steps of collectives, the same for all targets: PyTorch's process groups do the work
-engine_regions  steps of `gflow.engine` regions: the region in the form that its engine compiles
-placement     where a planned function's values live, and the steps that a program gets: what every code
-              generator starts from
-steps         from the ops of a planned function to steps, by a table: what code generators do alike
-cpu/          code for CPUs: kernels as MLIR text, matrix products by the BLAS, steps in order
-triton/       code for GPUs: Triton kernels as text, and their way to machine code
+aten_ops        ops that run as ATen calls because gflow has no kernel for them
+aten_pooling    pooling as ATen calls
+collectives     steps of collectives, which PyTorch's process groups execute; the same for all targets
+engine_regions  steps of `gflow.engine` regions: the region in the format that its engine compiles
+placement       the addresses of a planned function's values, and the list of steps; the base of both code generators
+steps           dispatch from ops to the functions that add their steps, shared by both code generators
+cpu/            code for CPUs: kernels as MLIR text, BLAS calls
+triton/         code for GPUs: Triton kernels, and their compilation to machine code
 """

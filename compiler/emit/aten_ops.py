@@ -1,4 +1,4 @@
-"""Ops that run through PyTorch, because they have no kernel here (yet)."""
+"""Ops that run as ATen calls because gflow has no kernel for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .placement import Placement
 
 
 def call(b: Placement, o: Op) -> None:
-    """`gflow.aten` itself."""
+    """Add the call of a `gflow.aten`."""
     attrs = read(OPS["aten"], o.op.attributes)
     outputs = tuple(b.ref(r) for r in o.results)
     inputs = tuple(b.ref(v) for v in o.operands)
@@ -25,7 +25,7 @@ def call(b: Placement, o: Op) -> None:
 
 
 def position(b: Placement, o: Op) -> None:
-    """A reduction that finds a position: argmax, argmin. The others are in kernels."""
+    """Add the call of argmax or argmin, the reductions that do not run in region kernels."""
     attrs = read(OPS["reduce"], o.op.attributes)
     args = [{"t": 0}, attrs["dims"][0]]
     x, r = b.ref(o.operands[0]), b.ref(o.results[0])
@@ -33,7 +33,7 @@ def position(b: Placement, o: Op) -> None:
 
 
 def gather(b: Placement, o: Op) -> None:
-    """`gflow.gather` as a call of aten.gather."""
+    """Add the call of aten.gather for a `gflow.gather`."""
     dim = read(OPS["gather"], o.op.attributes)["dim"]
     inputs = [b.ref(v) for v in o.operands]
     b.aten(
@@ -42,7 +42,7 @@ def gather(b: Placement, o: Op) -> None:
 
 
 def take(b: Placement, o: Op) -> None:
-    """`gflow.take` as a call of aten.index_select, on indices laid out as one dimension."""
+    """Add the call of aten.index_select for a `gflow.take`, with indices flattened to one dimension."""
     x, index = o.operands
     dim = read(OPS["take"], o.op.attributes)["dim"]
     rank = b.body.types[index].rank
@@ -52,7 +52,7 @@ def take(b: Placement, o: Op) -> None:
 
 
 def index_add(b: Placement, o: Op) -> None:
-    """`gflow.index_add` as a call of aten.index_add, on indices laid out as one dimension."""
+    """Add the call of aten.index_add for a `gflow.index_add`, with indices flattened to one dimension."""
     x, index, source = o.operands
     dim = read(OPS["index_add"], o.op.attributes)["dim"]
     rank = b.body.types[index].rank
@@ -62,7 +62,7 @@ def index_add(b: Placement, o: Op) -> None:
 
 
 def merged(b: Placement, value: int, low: int, rank: int) -> TensorRef:
-    """A dense value with its dimensions low…low+rank as one."""
+    """A dense value with dimensions low … low + rank - 1 merged into one."""
     ref = b.ref(value)
     shape = ref.type.shape
     merged = TensorType(shape[low : low + rank], "i1").numel
@@ -71,10 +71,10 @@ def merged(b: Placement, value: int, low: int, rank: int) -> TensorRef:
 
 
 def dense(b: Placement, value: int, low: int, rank: int) -> TensorRef:
-    """As `merged`, of a value that may be strided where there is nothing to merge.
+    """As `merged`; with rank 1 there is nothing to merge, and the value may have any strides.
 
     Raises:
-        CannotLower: there is, and the value isn't dense.
+        CannotLower: dimensions are to be merged, and the value isn't dense.
     """
     if rank == 1:
         return b.ref(value)
@@ -91,20 +91,20 @@ ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 
 
 def attention(b: Placement, o: Op) -> None:
-    """Attention by PyTorch's kernel for the CPU."""
+    """Add the call of PyTorch's CPU kernel for a `gflow.attention`."""
     _attention(b, o, f"{ATTENTION}.default", 3, 1)
 
 
 def attention_grad(b: Placement, o: Op) -> None:
-    """Its gradients."""
+    """Add the call of PyTorch's CPU kernel for a `gflow.attention_grad`."""
     _attention(b, o, f"{ATTENTION}_backward.default", 6, 3)
 
 
 def _attention(b: Placement, o: Op, overload: str, needed: int, swapped_results: int) -> None:
-    """The call: tensors are [batch, head, position, channel] there.
+    """Add the call of an attention kernel, whose tensors are [batch, head, position, channel].
 
     Raises:
-        CannotLower: it needs what that kernel cannot do.
+        CannotLower: the op has dropout, a gradient of a bias, a bias of another dtype, or v with other channels than q.
     """
     attrs = read(OPS[o.name], o.op.attributes)
     types = [b.body.types[v] for v in o.operands]
@@ -115,7 +115,7 @@ def _attention(b: Placement, o: Op, overload: str, needed: int, swapped_results:
     plain = plain and not attrs["window"] and found.documents is None
     if attrs["dropout"] or attrs.get("bias_grad") or not plain:
         raise CannotLower(
-            f"gflow.{o.name} on the CPU knows no dropout, no gradient of a bias, no bias of another element type, "
+            f"gflow.{o.name} on the CPU supports no dropout, no gradient of a bias, no bias of another element type, "
             "no window, no documents and no other channels of v; trace the graph on the CPU, where PyTorch decomposes "
             "such a call"
         )
@@ -133,7 +133,7 @@ def _attention(b: Placement, o: Op, overload: str, needed: int, swapped_results:
 
 
 def swapped(ref: TensorRef) -> TensorRef:
-    """The same memory with positions and heads swapped."""
+    """A view with positions and heads exchanged."""
     (n, t, h, c), (sn, st, sh, sc) = ref.type.shape, ref.strides
     return TensorRef(ref.place, TensorType((n, h, t, c), ref.type.dtype), (sn, sh, st, sc))
 
@@ -142,7 +142,7 @@ def swapped(ref: TensorRef) -> TensorRef:
 
 
 def convolution(b: Placement, o: Op) -> None:
-    """A convolution, or its gradient for the input or the weight."""
+    """Add the call of aten.convolution or aten.convolution_backward for a convolution or one of its gradients."""
     attrs = read(OPS[o.name], o.op.attributes)
     first, second = (channels_first(b.ref(v), attrs["layout"]) for v in o.operands)
     out = channels_first(b.ref(o.results[0]), attrs["layout"])
@@ -154,8 +154,7 @@ def convolution(b: Placement, o: Op) -> None:
         args = [{"t": 0}, {"t": 1}, None, *geometry]
         b.aten(b.label(o), "aten.convolution.default", args, [first, second], out)
         return
-    # of the tensor whose gradient it computes ATen reads only the shape: one element stands for
-    # all of them
+    # ATen reads only the shape of the tensor whose gradient it computes: strides of 0 suffice
     shape = TensorRef(first.place, out.type, (0,) * out.type.rank)
     if o.name == "convolution_input_grad":
         inputs, mask = [first, shape, second], [True, False, False]
@@ -166,7 +165,7 @@ def convolution(b: Placement, o: Op) -> None:
 
 
 def channels_first(ref: TensorRef, layout: str) -> TensorRef:
-    """An activation, or a weight: the same memory seen as NC* (or OI*)."""
+    """A view of an activation or a weight with the dimension order NC* or OI*."""
     if layout == "NC*":
         return ref
     n, c, spatial = conv_dims(layout, ref.type.rank)

@@ -1,4 +1,4 @@
-"""Pooling through PyTorch: on the CPU its kernels walk either layout."""
+"""Pooling as ATen calls: PyTorch's CPU kernels support both layouts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .placement import Placement
 
 
 def pool(b: Placement, o: Op) -> None:
-    """Any of the pooling ops.
+    """Add the call of a pooling op.
 
     Raises:
-        CannotLower: positions in windows, which PyTorch doesn't know.
+        CannotLower: positions of maxima are relative to windows (`gflow-narrow-positions`), which PyTorch lacks.
     """
     attrs = read(OPS[o.name], o.op.attributes)
     if any(b.body.types[v].dtype == POSITIONS["window"] for v in (*o.operands[1:], *o.results[1:])):
-        raise CannotLower(f"gflow.{o.name} on the CPU knows positions in planes only")
+        raise CannotLower(f"gflow.{o.name} on the CPU supports only positions in planes")
     if b.body.types[o.results[0]].numel == 0:
         return
     inputs, outputs = (
@@ -38,7 +38,7 @@ def pool(b: Placement, o: Op) -> None:
     name = overload.format(kind=kind, n=planar)
     args: list[Any] = [{"t": 0}]
     if o.name.endswith("_grad"):
-        # of the input ATen reads only shape and layout, which are those of its gradient
+        # ATen reads only shape and layout of the input, which its gradient has, too
         inputs.insert(1, outputs[0])
         args.append({"t": 1})
     args += windows
@@ -71,12 +71,12 @@ def _regular(name: str, attrs: dict[str, Any]) -> tuple[str, list[Any]]:
 
 
 def _plane(entries: tuple[int, ...], missing: int) -> list[int]:
-    """For a plane at least: PyTorch has no kernels for lines."""
+    """Two numbers for a one-dimensional pooling, which runs as a two-dimensional one of height 1."""
     return [missing, *entries] if len(entries) == 1 else list(entries)
 
 
 def _planar(ref: TensorRef) -> TensorRef:
-    """A line as a plane of one row."""
+    """A [n, c, length] tensor as [n, c, 1, length]; others are returned as they are."""
     if ref.type.rank != 3:
         return ref
     (n, c, size), (outer, channel, step) = ref.type.shape, ref.strides

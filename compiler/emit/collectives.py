@@ -1,4 +1,4 @@
-"""Steps of collectives, the same for all targets: PyTorch's process groups do the work."""
+"""Steps of collectives, which PyTorch's process groups execute; the same for all targets."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def axis_sizes(function: func.FuncOp) -> dict[str, int]:
 
 
 def start(b: Placement, o: Op) -> None:
-    """`gflow.collective_start`.
+    """Add the step of a `gflow.collective_start`.
 
     Raises:
-        CannotLower: it is along another dimension than the first.
+        CannotLower: it splits or concatenates along another dimension than the first.
     """
     attrs = read(OPS[START], o.op.attributes)
     kind = attrs["kind"]
@@ -52,14 +52,14 @@ def start(b: Placement, o: Op) -> None:
 
 
 def wait(b: Placement, o: Op) -> None:
-    """`gflow.collective_wait`: its result lies where the start's does."""
+    """Add the step of a `gflow.collective_wait`, whose result has the address of the start's result."""
     started = b.body.ops[b.body.producer[o.operands[0]]]
     number = ir.IntegerAttr(started.op.attributes["sequence"]).value
     b.steps.append(WaitStep(number, b.label(started)))
 
 
 def shard(b: Placement, o: Op) -> None:
-    """`gflow.shard`."""
+    """Add the step of a `gflow.shard`."""
     attrs = read(OPS["shard"], o.op.attributes)
     b.steps.append(ShardStep(_ranks(attrs), b.ref(o.operands[0]), b.ref(o.results[0]), b.label(o)))
 

@@ -1,4 +1,4 @@
-"""Steps of `gflow.engine` regions: the region in the form that its engine compiles."""
+"""Steps of `gflow.engine` regions: the region in the format that its engine compiles (StableHLO, ONNX)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .placement import Placement
 
 
 def region(b: Placement, o: Op) -> None:
-    """`gflow.engine`."""
-    # start-up: few programs have regions for engines
+    """Add the step of a `gflow.engine`."""
+    # start-up time: few programs have regions for engines
     from ..engines.forms import region_code
 
     engine = ir.StringAttr(o.op.attributes["engine"]).value

@@ -1,5 +1,4 @@
-"""Where a planned function's values live, and the steps that a program gets: what every code
-generator starts from."""
+"""The addresses of a planned function's values, and the list of steps; the base of both code generators."""
 
 from __future__ import annotations
 
@@ -34,11 +33,15 @@ from ..memory.spans import address
 
 
 class Placement:
-    """A planned function with the places of its values, and a program's steps so far.
+    """A planned function with the addresses of its values, and the steps of the program so far.
 
-    places: value → its address, for values that aren't views.
-    at: value → its layout in memory.
-    arena: bytes of the planned arena; scratch that steps share lies behind it.
+    Attributes:
+        places: the address of each value that isn't a view, by value number.
+        at: the layout of each value, by value number.
+        arena: the bytes of the planned arena. Scratch that isn't planned follows it, and all steps share it.
+        constants, checks, steps: parts of the program.
+        first_write: the number of the first step that writes to an argument; None: there is none.
+        scratch_bytes: the bytes of the scratch behind the arena.
     """
 
     def __init__(self, function: func.FuncOp) -> None:
@@ -65,14 +68,14 @@ class Placement:
         return self.at[value].strides
 
     def ref(self, value: int) -> TensorRef:
-        """The place, type and strides (in elements) of a value, for a step."""
+        """The address, type and strides (in elements) of a value, for a step."""
         return TensorRef(self.place(value), self.body.types[value], self.strides(value))
 
     def assign(self, o: Op) -> None:
-        """Record where the results of `o` live, from its `gflow.buffers`.
+        """Record the addresses of the results of `o` that its `gflow.buffers` states.
 
         Raises:
-            CompileError: a place cannot be read, or has other strides than the value's readers expect.
+            CompileError: an address is malformed, or has other strides than the value's users expect.
         """
         found = results_of(o, self.at)
         if self.first_write is None and any(place.space == "arg" for place in found.values()):
@@ -80,24 +83,27 @@ class Placement:
         self.places |= found
 
     def label(self, o: Op) -> str:
-        """The op's name and source, for messages and profiles."""
+        """The op's name and source location, for messages and profiles."""
         return f"{o.name} {o.op.location}"
 
     def check(self, o: Op) -> int:
-        """Note the error that a check reports; its number, from 1."""
+        """Record the error that a `gflow.check` reports, and return its number, from 1."""
         attrs = read(OPS[CHECK], o.op.attributes)
         self.checks.append(Check(attrs["error"], attrs["message"], self.label(o)))
         return len(self.checks)
 
     def scratch(self, size: int, wanted: bool = True) -> Place:
-        """The start of the scratch that steps share, of at least `size` bytes if `wanted`."""
+        """The address of the shared scratch, which gets at least `size` bytes if `wanted`."""
         if wanted:
             self.scratch_bytes = max(self.scratch_bytes, -(-at_most(size) // 64) * 64)
         return Place("arena", 0, self.arena)
 
     @contextmanager
     def planned_scratch(self, o: Op) -> Iterator[Callable[[], bool]]:
-        """Scratch where `gflow.scratch` has it, in the arena; the answer says whether it fits."""
+        """Inside the context, `scratch` gives the planned scratch of `o` in the arena (`gflow.scratch`).
+
+        Yields a function that says whether the planned size suffices.
+        """
         if "gflow.scratch" not in o.op.attributes:
             yield lambda: True
             return
@@ -121,13 +127,13 @@ class Placement:
         inputs: Sequence[TensorRef],
         output: TensorRef,
     ) -> None:
-        """Add a call of an ATen overload; in `args`, {"t": i} stands for input i."""
+        """Add a call of an ATen overload. In `args`, {"t": i} stands for input i."""
         call = json.dumps([args, {}])
         self.steps.append(AtenStep(overload, call, tuple(inputs), (output,), label))
 
 
 def arguments(b: Placement) -> list[Argument]:
-    """The function's arguments, with the names and roles that it states."""
+    """The program's arguments, with the names, roles and shardings that the function states."""
     function, found = b.function, []
     given: list[Any] = list(function.arg_attrs) if "arg_attrs" in function.attributes else []
     for i, (v, strides) in enumerate(zip(b.body.arguments, b.argument_strides)):
@@ -139,10 +145,10 @@ def arguments(b: Placement) -> list[Argument]:
 
 
 def _pieces(function: func.FuncOp, attrs: Any) -> Ranks | None:
-    """The ranks that have a piece each of what an argument is a piece of.
+    """The ranks over which an argument is sharded as flat pieces (ZeRO); None if it isn't.
 
     Raises:
-        CompileError: it is a piece, and the mesh does not say whose.
+        CompileError: the argument is a piece, and its sharding or the module's mesh is missing.
     """
     if WHOLE not in attrs:
         return None
@@ -155,7 +161,7 @@ def _pieces(function: func.FuncOp, attrs: Any) -> Ranks | None:
 
 
 def results(b: Placement) -> list[Result]:
-    """The function's results."""
+    """The program's results, with their names and the arguments that they update."""
     function, found = b.function, []
     stated = "res_attrs" in function.attributes
     given = list(ir.ArrayAttr(function.attributes["res_attrs"])) if stated else []

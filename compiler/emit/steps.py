@@ -1,4 +1,4 @@
-"""From the ops of a planned function to steps, by a table: what code generators do alike."""
+"""Dispatch from the ops of a planned function to the functions that add their steps."""
 
 from __future__ import annotations
 
@@ -20,16 +20,23 @@ from .placement import Placement
 
 B = TypeVar("B", bound=Placement)
 
-#: op name → what adds its steps
+#: by op name: the function that adds its steps
 Steps = Mapping[str, Callable[[B, Op], None]]
 
 
 def add_op(b: B, o: Op, steps: Steps[B], target: str) -> None:
-    """Add the steps of an op; views have none, nor what is written in place, constants
-    become the program's.
+    """Add the steps of an op.
+
+    Views and ops that their operands' producers write in place have no steps. Constants become data of the program.
+
+    Args:
+        b: the program so far.
+        o: the op.
+        steps: the functions that add steps, by op name.
+        target: the kind of target, for messages.
 
     Raises:
-        CannotLower: the op has no place in memory, no kernel is selected for it, or that one cannot be made.
+        CannotLower: the op has no address, no kernel is selected for it, or the selected kernel cannot be generated.
     """
     if o.name == WAIT:
         collectives.wait(b, o)
@@ -52,17 +59,17 @@ def add_op(b: B, o: Op, steps: Steps[B], target: str) -> None:
     with b.planned_scratch(o) as fits:
         steps[o.name](b, o)
         state_reach(b, [o], begin)
-    if not fits():  # planned for fewer threads, say: behind the arena then
+    if not fits():  # such as planned for fewer threads: the scratch is then behind the arena
         del b.steps[begin:]
         steps[o.name](b, o)
         state_reach(b, [o], begin)
 
 
 def nothing(b: Placement, o: Op) -> bool:
-    """Whether an op has nothing to do: no elements.
+    """Whether no kernel was chosen for an op (kind "none"), since its results are empty.
 
     Raises:
-        CannotLower: that is what was chosen for one that has.
+        CannotLower: no kernel was chosen for an op whose results are not empty.
     """
     choice = choice_of(o.op)
     if choice.kind != "none":
@@ -73,8 +80,10 @@ def nothing(b: Placement, o: Op) -> bool:
 
 
 def state_reach(b: Placement, ops: Sequence[Op], begin: int) -> None:
-    """Write down, in the steps from `begin` on, how far each may go from the addresses that it gets:
-    to the end of the value of its ops that lies there, or of their scratch."""
+    """Set `reach` in the steps from number `begin` on: for each address, the bytes that the kernel may access from it.
+
+    They end with the value of `ops`, or the scratch, that contains the address.
+    """
     spans = []
     for v in dict.fromkeys(v for o in ops for v in (*o.operands, *o.results)):
         if b.at[v].base in b.places and b.body.types[v].numel:
@@ -108,10 +117,10 @@ def _reach(words: Sequence[Any], spans: Sequence[tuple[Place, int]]) -> tuple[in
 
 
 def _constant(b: Placement, o: Op) -> None:
-    """A constant that is read from memory: one element for a splat.
+    """Add a constant to the program's data; a splat has one element.
 
     Raises:
-        CannotLower: its elements are not there.
+        CannotLower: the constant's elements were elided from the IR text.
     """
     (r,) = o.results
     b.places[r] = Place("constant", len(b.constants), 0)

@@ -1,4 +1,4 @@
-"""Writes `docs/engine_ops.md` from the rows of the forms: `python -m gflow.compiler.engines.docs --write | --check`."""
+"""Writes `docs/engine_ops.md` from the formats' tables: `python -m gflow.compiler.engines.docs --write | --check`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ decomposed. *in place*: the ops of its region are written. How to use it is on [
 
 
 def text() -> str:
-    """The whole of `docs/engine_ops.md`."""
+    """The text of `docs/engine_ops.md`."""
     names = list(FORMS.values())
     counted = ", ".join(f"{f.name} {sum(_written(f, op) for op in OPS)}" for f in names)
     listed = ", ".join(f"`{name}`" for name in CALLS)
@@ -42,7 +42,7 @@ def text() -> str:
 
 
 def _written(form: Form, op: str) -> bool:
-    if op in NOWHERE:  # PyTorch's calls too, though some are decomposed
+    if op in NOWHERE:  # ATen calls too, though some are decomposed
         return False
     return op in form.rows or op in INLINE or (op in DECOMPOSITIONS and op not in form.without)
 
@@ -61,7 +61,7 @@ def _cell(form: Form, op: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the file, or check that it is current."""
+    """Write the file (`--write`), or check that it is current (`--check`). Returns the exit code."""
     return write_or_check(TARGET, text(), "gflow.compiler.engines.docs", argv)
 
 

@@ -1,4 +1,4 @@
-"""Brings a function into the ops that a form has: regions inlined, decompositions put in, constants written out.
+"""Legalizes a function for a format: inlines regions, applies decompositions, writes out constants.
 
     %0 = "gflow.reduce"(%x) {kind = "argmax", dims = array<i64: 1>} : (tensor<4x8xf32>) -> tensor<4xi64>
 
@@ -25,17 +25,22 @@ from .form import INLINE, Form, call_of, refuse
 
 @contextmanager
 def expanded(op: ir.Operation, form: Form, checks: bool = False) -> Iterator[tuple[ir.Block, int]]:
-    """The block of a copy of an op, a function or one with a region, with ops of the form alone; and how many checks
-    were left out. The op stays as it is; its context, and a location, are the current ones.
+    """A copy of an op's region with only ops of the format, inside a context manager.
 
-    checks: whether checks may be left out.
+    Yields the block of the copy, and the number of `gflow.check` ops that were left out. The op is not modified. Its
+    MLIR context and a location are current inside the context manager.
+
+    Args:
+        op: a function, or an op with a region.
+        form: the format.
+        checks: whether checks may be left out.
 
     Raises:
-        EngineError: there are ops that cannot be brought into the form.
+        EngineError: there are ops that the format does not support.
     """
     with op.context, ir.Location.unknown(op.context):
         scratch = ir.Module.create()
-        if (mesh := mesh_of(op)) is not None:  # which ranks collectives join
+        if (mesh := mesh_of(op)) is not None:  # for the groups of collectives
             scratch.operation.attributes[MESH] = mesh.mlir()
         with ir.InsertionPoint(scratch.body):
             copy = op.clone()
@@ -45,10 +50,10 @@ def expanded(op: ir.Operation, form: Form, checks: bool = False) -> Iterator[tup
 
 
 def _expand(block: ir.Block, form: Form, checks: bool) -> int:
-    """Rewrite a block in place, until all that is in it is of the form; returns how many checks were left out.
+    """Rewrite a block in place until all ops are of the format; returns the number of checks that were left out.
 
     Raises:
-        EngineError: there are ops that cannot be brought into the form.
+        EngineError: there are ops that the format does not support.
     """
     dropped = 0
     for view in list(block.operations):
@@ -62,10 +67,10 @@ def _expand(block: ir.Block, form: Form, checks: bool) -> int:
 
 
 def _round(block: ir.Block, form: Form) -> bool:
-    """Take every op one step further; whether there was any to take.
+    """Inline or decompose each op once if it isn't of the format; returns whether there was such an op.
 
     Raises:
-        EngineError: as `expanded`.
+        EngineError: there are ops that the format does not support.
     """
     problems: list[str] = []
     changed = False
@@ -94,7 +99,7 @@ def _round(block: ir.Block, form: Form) -> bool:
 
 
 def _inlined(op: ir.Operation) -> list[ir.Value]:
-    """What a region's results are, its ops being copied in front of it."""
+    """Copy the ops of a region in front of its op; returns the copies of the region's results."""
     block = op.regions[0].blocks[0]
     known = dict(zip(block.arguments, op.operands))
     with ir.InsertionPoint(op):
@@ -109,7 +114,7 @@ def _inlined(op: ir.Operation) -> list[ir.Value]:
 
 
 def _sweep(block: ir.Block) -> None:
-    """Ops whose results nobody needs go; all that are left are pure."""
+    """Erase ops without users; all ops of the block are pure by now."""
     for view in reversed(list(block.operations)):
         op = view.operation
         if op.results and all(next(iter(r.uses), None) is None for r in op.results):

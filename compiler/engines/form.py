@@ -1,4 +1,7 @@
-"""What a form for engines is: for each op that it has, how it is written; and which ops are brought into it how."""
+"""The description of a format for engines ("form"): a table of ops with how each is written.
+
+An op that isn't in the table, or a call that its row does not support, is decomposed if there is a decomposition.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,19 @@ from .decompositions import DECOMPOSITIONS, calls, functions
 
 
 class EngineError(CompileError):
-    """A program, or a part of it, cannot be given to an engine; the message says what, where, and the way out."""
+    """A program, or a part of it, cannot be translated for an engine. The message says what, where, and what to do."""
 
 
-#: problems that an error lists
+#: the most problems that an error lists
 _MOST = 8
 
 
 def refuse(what: str, problems: Sequence[str]) -> None:
-    """Raises EngineError: there are problems; the message lists the first of them, each once."""
+    """Raise an error if there are problems. what: the start of its message.
+
+    Raises:
+        EngineError: there are problems. The message lists the first ones, each once.
+    """
     if problems:
         problems = list(dict.fromkeys(problems))
         more = f"\n  and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
@@ -40,7 +47,7 @@ def refuse(what: str, problems: Sequence[str]) -> None:
 
 @record
 class Call:
-    """An op as plain data. results: their types."""
+    """An op as plain data."""
 
     op: ir.Operation
     name: str
@@ -50,7 +57,7 @@ class Call:
 
     @property
     def type(self) -> TensorType:
-        """The (first) result's type."""
+        """The type of the first result."""
         return self.results[0]
 
 
@@ -70,10 +77,12 @@ def call_of(op: ir.Operation) -> Call:
 
 @record
 class Row:
-    """How a form writes an op.
+    """How a format writes an op.
 
-    shown: its ops, for the docs. write: gets the writer, the call and what its operands are called there, gives what
-    its results are. when: whether this call is one that the form has; others are decomposed.
+    Attributes:
+        shown: the format's ops, for the docs.
+        write: takes the writer, the call and the operands' values in the format; returns the values of the results.
+        when: whether the format supports a call of the op; other calls are decomposed.
     """
 
     shown: str
@@ -82,19 +91,19 @@ class Row:
 
     @property
     def partly(self) -> bool:
-        """Whether there are calls that are decomposed."""
+        """Whether some calls of the op are decomposed."""
         return self.when is not None
 
 
-#: ops that no engine's form has, and why; `inline`: their region stands for them
+#: ops that no format has, and why
 NOWHERE = {
-    "aten": "a call into PyTorch; the op stays with gflow",  # but for those in `CALLS`
+    "aten": "a call into PyTorch; the op stays with gflow",  # except those in `CALLS`
     "check": "engines cannot end a run with an error of ours: in a partitioned program it stays with gflow, and "
     "files that are written leave it out",
     "quantized_matmul": "frozen graphs are for gflow's own kernels",
     "reshard": "a program for one device has none: gflow-partition makes collectives of it",
 }
-#: what engines that run within gflow's ranks leave to gflow, as does a form without collectives
+#: ops that engines inside gflow's programs leave to gflow, and formats without collectives refuse
 ON_RANKS = {
     **dict.fromkeys(
         (COLLECTIVE, START, WAIT),
@@ -102,16 +111,20 @@ ON_RANKS = {
     ),
     SHARD: "which rank this is, only gflow knows",
 }
-#: ops of regions: what is inside of them is written
+#: ops whose regions are inlined
 INLINE = ("fused", "yield", ENGINE, ENGINE_YIELD)
 
 
 @record
 class Form:
-    """A form: its name, and a row for each op that it has.
+    """A format.
 
-    dtypes: the element types that its engines take. without: ops that it cannot have, decomposed or not, and why.
-    refuse: why it cannot have one call; "" if it can.
+    Attributes:
+        name: its name.
+        rows: a row for each op.
+        dtypes: the element types that its engines support.
+        without: ops that it does not support, even by decomposition, and why.
+        refuse: gives the reason why a call isn't supported; "" if it is.
     """
 
     name: str
@@ -121,7 +134,7 @@ class Form:
     refuse: Callable[[Call], str] = lambda call: ""
 
     def why_not(self, call: Call) -> str:
-        """Why an op cannot be brought into this form; "" if it can."""
+        """The reason why a call cannot be translated to this format; "" if it can."""
         for without in (NOWHERE, self.without):
             if call.name in without and not (call.name == "aten" and decomposes(call)):
                 return without[call.name]
@@ -137,7 +150,7 @@ class Form:
         return f"{self.name} has no gflow.{call.name} of {dtype}"
 
     def has(self, call: Call) -> bool:
-        """Whether the form has an op (or a few) for this call."""
+        """Whether the format has a row for this call, so that no decomposition is needed."""
         row = self.rows.get(call.name)
         return row is not None and (row.when is None or row.when(call))
 
@@ -155,7 +168,7 @@ _POOLS = ("avg_pool", "avg_pool_grad", "max_pool", "max_pool_grad")
 
 
 def _needs_fixed(call: Call) -> str:
-    """Why an op has no form while its sizes vary (`gflow.dialects.extents`); "" if it has."""
+    """The reason why a call with dynamic dimensions (`gflow.dialects.extents`) isn't supported; "" if it is."""
     if current() is None:
         return ""
     if call.name in _POOLS:

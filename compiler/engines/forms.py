@@ -1,4 +1,4 @@
-"""The forms that programs are written in, and the engines that read them, by name."""
+"""The formats and the engines that read them, by name."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .stablehlo.rows import FORM as STABLEHLO
 
 FORMS: dict[str, Form] = {"stablehlo": STABLEHLO, "onnx": ONNX}
 
-#: the form that an engine reads
+#: the format that an engine reads
 READS = {"xla": "stablehlo", "onnxruntime": "onnx", "openvino": "onnx", "tensorrt": "onnx"}
 
 
 def _refuse_empty(call: Call) -> str:
-    """ONNX Runtime is given memory for results, and takes none that has no address."""
+    """Refuse results without elements: ONNX Runtime rejects memory for a result whose address is null."""
     if any(ty.numel == 0 for ty in call.results):
         return "a result without elements: there is nothing to compute"
     return EXACT.refuse(call)
 
 
-#: engines that have less than the form that they read, or some of it in other ways
+#: engines that support only a part of their format, or write some ops differently
 _OF_ENGINES = {
     "onnxruntime": replace(EXACT, refuse=_refuse_empty),
     "openvino": OPENVINO,
@@ -36,7 +36,7 @@ _OF_ENGINES = {
 
 
 def form_of(engine: str) -> Form:
-    """What an engine has of its form.
+    """The part of its format that an engine supports.
 
     Raises:
         ValueError: there is no such engine.
@@ -47,16 +47,18 @@ def form_of(engine: str) -> Form:
 
 
 def written_form(engine: str) -> Form:
-    """What an engine's files are written in: the form that it reads, with rows of its own."""
+    """The format in which files for an engine are written, with the engine's own rows."""
     return EXACT if engine == "onnxruntime" else FORMS[READS[engine]]
 
 
 def region_code(engine: str, op: ir.Operation) -> tuple[bytes, tuple[int, ...]]:
-    """A `gflow.engine` region as a file that its engine compiles, and what is put into the file for each size: numbers
-    that vary, of a text with `{k}` in the place of the k-th one.
+    """A `gflow.engine` region as a file that its engine compiles, and the integers in it that depend on dynamic sizes.
+
+    For StableHLO the file is a text template, in which `{k}` stands for the k-th of these integers. It is filled in for
+    each size.
 
     Raises:
-        EngineError: it has ops that the form has not.
+        EngineError: the region has ops that the format does not support.
     """
     if READS[engine] == "onnx":
         # start-up: one writer is loaded

@@ -1,7 +1,7 @@
-"""Sizes that vary from call to call (`gflow.dialects.extents`), in the forms of engines.
+"""Dynamic dimensions (`gflow.dialects.extents`) in the formats of engines.
 
-ONNX has them as they are: shapes are computed from the shape of an argument, and one compiled model serves all calls.
-StableHLO for XLA has none: XLA compiles a program for each size, from a text in which numbers that vary are marked.
+In ONNX, sizes are computed from the shape of an argument, and one compiled model serves all sizes. StableHLO for XLA is
+static: XLA compiles a program for each size, from a text template in which integers that depend on the size are marked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gflow.dialects.types import TensorType
 
 @record
 class Found:
-    """Where a size is read: dimension `dim` of an argument is slope * n + rest."""
+    """A dimension from which a dynamic size n can be computed: dimension `dim` of an argument is slope * n + rest."""
 
     argument: int
     dim: int
@@ -26,7 +26,10 @@ class Found:
 
 
 def size_in(symbol: Symbol, which: int, types: Sequence[TensorType]) -> Found | None:
-    """Where arguments show the symbol's first (0) or second (1) size: in a dimension that is n itself, if possible."""
+    """The dimension of an argument from which the first (which = 0) or second (1) size can be computed; None: none.
+
+    A dimension that is n itself is preferred.
+    """
     best: Found | None = None
     for argument, ty in enumerate(types):
         for dim, size in enumerate(ty.shape):
@@ -37,7 +40,7 @@ def size_in(symbol: Symbol, which: int, types: Sequence[TensorType]) -> Found | 
 
 
 def _line(symbol: Symbol, which: int, size: int) -> tuple[int, int] | None:
-    """(rest, slope) of a dimension that is a line in one of the sizes."""
+    """(rest, slope) of a dimension that is linear in one of the sizes; None for others."""
     if symbol.fixes(size):
         return None
     found = symbol.coefficients(size)
@@ -54,7 +57,7 @@ def _line(symbol: Symbol, which: int, size: int) -> tuple[int, int] | None:
 
 
 def size_values(op: ir.Operation) -> list[ir.Value]:
-    """The arguments of an op's function that are its sizes, as `size_arguments`."""
+    """The arguments of an op's function that are its dynamic sizes, in the order of `size_arguments`."""
     parent = op.parent
     while parent is not None and parent.name != "func.func":
         parent = parent.operation.parent
@@ -66,7 +69,7 @@ def size_values(op: ir.Operation) -> list[ir.Value]:
 
 
 def size_arguments(function: func.FuncOp) -> list[int]:
-    """The arguments that bring the sizes along: of a program with two, that of the first one first."""
+    """The numbers of a function's arguments that are its dynamic sizes, the first size first."""
     if "arg_attrs" not in function.attributes:
         return []
     found = []
@@ -77,25 +80,31 @@ def size_arguments(function: func.FuncOp) -> list[int]:
     return [n for _, n in sorted(found)]
 
 
-#: coefficients of sizes are smaller; a constant of 64 bits that no size is has larger ones
+#: coefficients of polynomials in sizes are smaller; 64-bit constants that aren't sizes have larger ones
 _COEFFICIENT = 1 << 24
 
 
 def is_size(value: int) -> bool:
-    """Whether an integer is to be computed from the sizes. A constant that is taken for a size, or a size for a
-    constant, is another one at the other stand-in, and with it the engine's code, which is an error."""
+    """Whether an integer of the IR is to be computed from the dynamic sizes.
+
+    A wrong answer is detected: the module is compiled with two primes that stand for a size, and the engine's code
+    would differ between them, which is an error.
+    """
     symbol = current()
     if symbol is None or not varies(value):
         return False
     return max(map(abs, leaves(symbol.coefficients(value)))) < _COEFFICIENT
 
 
-#: integers of a text: dimensions of types, and numbers that stand alone; no part of a float, a name or bytes
+#: matches integers of a text: dimensions of types, and separate numbers; no parts of floats, names or bytes
 _INTEGERS = re.compile(r"(?<=[<x])\d+(?=x)|(?<![\w.%#@-])-?\d+(?![\w.])")
 
 
 def marked(text: str) -> tuple[str, tuple[int, ...]]:
-    """A text with `{k}` in the place of its k-th integer that varies, and these integers; braces of its own doubled."""
+    """A text template with `{k}` for the k-th integer that depends on a dynamic size, and these integers.
+
+    Other braces of the text are doubled, as `str.format` needs.
+    """
     found: list[int] = []
 
     def mark(match: re.Match[str]) -> str:

@@ -22,3 +22,11 @@ class PassError(CompileError):
     def __init__(self, message: str, op: ir.Operation | ir.OpView | None = None) -> None:
         super().__init__(message)
         self.op = op
+
+
+class BudgetError(PassError):
+    """A memory budget cannot be met, even with recomputation. least: the smallest budget that can, in bytes."""
+
+    def __init__(self, message: str, least: int) -> None:
+        super().__init__(message)
+        self.least = least

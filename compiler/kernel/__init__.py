@@ -1,19 +1,17 @@
-"""Kernels as data, before any language: index space, loads, expression DAG, reductions, stores.
+"""Kernels as data, independent of the target language: index space, loads, expression DAG, reductions, stores.
 
-attention          how attention of our own is cut on a processor: register tiles, blocks of keys, and the rows that a
-                   thread takes
-attention_contest  what two ways to make an attention are compared by
-blocks       how a product of matrices of our own is cut on a processor: tiles in registers, blocks in caches, shares of
-             threads
-canonical    one order for the stores of a kernel, so that kernels that do the same share their code
-constants    which constants stand in the text of a GPU's kernel, and which a launch passes
-contest      what two ways to make a product are compared by: its sizes, and how its operands lie
+attention          the blocking of gflow's own CPU attention kernels: register tiles, blocks of keys, rows of a task
+attention_contest  the key of a timed comparison of two attention kernels on a CPU
+blocks       the blocking of gflow's own CPU matrix products: register tiles, cache blocks, shares of threads
+canonical    a canonical order of a kernel's stores, so that equal kernels share their code
+constants    which constants are literals in the source of a GPU kernel, and which are kernel arguments
+contest      the key of a timed comparison of two matrix-product kernels: sizes and contiguous dimensions
 convolution  the geometry of a convolution and of its gradients
-description  what a kernel does, as data: index space, loads, an expression DAG, reductions, stores
-dimensions   dimensions of an index space that are walked as one
-movement     ops that only move or make elements, as copies between places, and as kernels
-registers    what values are in registers: halves are float32 there
-sizes        arithmetic on sizes that choices and code share
-tiles        what follows a product, tile by tile: its kernel over the rows and columns of the product
-selection/   which kernels ops run as: kinds, tiles, split-K, copies of operands, scratch
+description  the description of a kernel: index space, loads, expression DAG, reductions, stores
+dimensions   merging of dimensions of an index space
+movement     data-movement ops (pad, concatenate, reverse, iota) as strided copies and as kernels
+registers    the element types of values in registers of a GPU
+sizes        integer arithmetic on sizes
+tiles        the epilogue of a matrix product as a kernel over the rows and columns of the product
+selection/   kernel selection: kinds, tiles, split-K, copies of operands, scratch
 """

@@ -1,4 +1,4 @@
-"""What two ways to make an attention are compared by."""
+"""The key of a timed comparison of two attention kernels on a CPU: gflow's own and PyTorch's."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from dataclasses import replace
 from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
-#: products of one run of a race: some milliseconds
+#: the most multiplications of one run of a comparison: a few milliseconds
 _MOST = 1 << 27
-#: products of which there are fewer are not raced: the model chooses
+#: with fewer multiplications there is no comparison; the cost model decides
 _LEAST = 1 << 21
 
 
 @record
 class AttentionContest:
-    """An attention of float32 that our own kernel and PyTorch's can make.
+    """A float32 attention that both gflow's own kernel and PyTorch's can compute.
 
     Attributes:
-        batch, heads, shared: of q, and heads of k and v.
-        rows, keys: positions of q, and of k and v.
-        channels, values: of q and k, and of v.
-        causal, bias: whether there is such a mask, and a bias of float32 [1, 1, row, key].
-        grad: whether it is the gradients by q, k and v.
+        batch: the batch size.
+        heads, shared: heads of q, and heads of k and v (which divide those of q).
+        rows, keys: positions of q, and positions of k and v.
+        channels, values: channels of q and k, and channels of v.
+        causal: whether there is a causal mask.
+        bias: whether there is a float32 bias of shape [1, 1, rows, keys].
+        grad: whether it computes the gradients with respect to q, k and v.
     """
 
     batch: int
@@ -38,18 +40,18 @@ class AttentionContest:
 
     @property
     def worth_while(self) -> bool:
-        """Whether it takes long enough for a race to tell who is faster."""
+        """Whether it takes long enough for a timed comparison to give a result."""
         return self.size >= _LEAST
 
     @property
     def size(self) -> int:
-        """How many multiplications it takes."""
+        """The number of multiplications; half under a causal mask."""
         d, v = self.channels, self.values
         each = 3 * d + 2 * v if self.grad else d + v
         return self.batch * self.heads * self.rows * self.keys * each // (2 if self.causal else 1)
 
     def shorter(self) -> AttentionContest:
-        """The same at a size that takes milliseconds: of fewer batches, then of fewer positions."""
+        """The attention at a size that takes milliseconds: the batch is halved first, then the positions."""
         found = self
         while found.size > _MOST and found.batch > 1:
             found = replace(found, batch=-(-found.batch // 2))
@@ -60,7 +62,7 @@ class AttentionContest:
         return found
 
     def types(self) -> dict[str, TensorType]:
-        """The types of q, k, v, the result and the logarithms of sums, and of the bias where there is one."""
+        """The types of q, k, v, the result `y`, the row-wise log-sum-exp `sums`, and `bias` where there is one."""
         b, h, s = self.batch, self.heads, self.shared
         found = {
             "q": TensorType((b, self.rows, h, self.channels), "f32"),

@@ -90,7 +90,7 @@ class Strips:
 class Problem:
     """A product, or a batch of such: rows and columns of each result, and K, the size of the reduction dimension.
 
-    Numbers may vary from call to call; decisions go by their greatest values.
+    Sizes may be dynamic dimensions; decisions use their greatest values.
     """
 
     rows: int

@@ -1,8 +1,8 @@
-"""One order for the stores of a kernel, so that kernels that do the same in another order share their code.
+"""A canonical order of a kernel's stores, so that kernels that differ only in that order share their code.
 
-Fusion yields results in the order in which the program makes them, which differs between equal layers. Stores are put
-in the order of what they compute, told by a checksum that sizes have no part in; nodes and loads follow in the order in
-which the stores need them.
+A fused region yields its results in program order, which differs between otherwise equal layers. Stores are sorted by
+a checksum of the expression that they store; sizes do not enter the checksum. Nodes and loads then follow in the order
+in which the stores use them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from .description import Access, Kernel, Node
 
 
 def canonical(k: Kernel) -> Kernel:
-    """The same kernel with its stores in the order of what they compute; stores that are told apart by numbers alone
-    stay as they are. A store's operand says which result it is, as before."""
+    """The kernel with its stores, nodes and loads in canonical order.
+
+    Stores whose checksums are equal keep their order. `operand` of a store is still the number of the op's result.
+    """
     if len(k.stores) < 2:
         return k
     marks = _marks(k)
@@ -47,13 +49,13 @@ def canonical(k: Kernel) -> Kernel:
 
 
 def _walk(access: Access) -> str:
-    """How an access goes through memory, without sizes."""
+    """An access pattern without sizes: element type, which strides are 0, 1 or other, and the offset."""
     strides = "".join("n" if s not in (0, 1) else str(s) for s in access.strides)
     return f"{access.dtype} {strides} {access.offset}"
 
 
 def _marks(k: Kernel) -> list[int]:
-    """A checksum of what each node computes. (Python's own hashes of texts differ from process to process.)"""
+    """A checksum of each node's expression. (Python's string hashes differ between processes, so CRC32 is used.)"""
     marks: list[int] = []
     for node in k.nodes:
         what = _walk(k.loads[node.slot]) if node.op == "load" else ""
@@ -63,7 +65,7 @@ def _marks(k: Kernel) -> list[int]:
 
 
 def _needed(k: Kernel, roots: list[int]) -> list[int]:
-    """The nodes that some need, each behind its operands."""
+    """The nodes that `roots` depend on, in topological order: operands before users."""
     found: dict[int, None] = {}
     stack = roots[::-1]
     while stack:

@@ -8,9 +8,10 @@ from gflow.dialects.records import record
 
 from .blocks import Problem
 
-#: multiplications of one run of a comparison at most: some milliseconds
+#: the most multiplications of one run of a comparison: a few milliseconds
 _MOST = 1 << 27
-#: multiplications from which on a product is compared: that takes 50 to 100 ms with LLVM, and gains 0.1 ms a call
+#: the fewest multiplications of a product that is compared. A comparison takes 50 to 100 ms with LLVM, and gains
+#: about 0.1 ms a call at this size
 _LEAST = 1 << 24
 
 
@@ -38,8 +39,10 @@ class Contest:
         return _count(self.product)
 
     def shorter(self) -> Contest:
-        """The product with its longest dimensions halved until it takes milliseconds: the ratio of the two times hardly
-        depends on the length of long dimensions."""
+        """The product with its longest dimensions halved until one run takes milliseconds.
+
+        The ratio of the two kernels' times hardly depends on the length of long dimensions.
+        """
         found = self.product
         while _count(found) > _MOST:
             sizes = vars(found)

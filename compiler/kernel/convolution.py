@@ -21,7 +21,7 @@ from gflow.dialects.ops.compute import conv_dims
 from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
-#: which of a convolution's operands and result are input, weight and output
+#: by op: the numbers of input, weight and output among its two operands (0, 1) and its result (2)
 ROLES = {
     "convolution": (0, 1, 2),
     "convolution_input_grad": (2, 1, 0),
@@ -31,10 +31,16 @@ ROLES = {
 
 @record
 class Geometry:
-    """Sizes of a convolution, and how its windows move.
+    """The sizes and window parameters of a convolution, in elements.
 
-    name: of the op. n: images. c, o: channels of input and output. inputs, outputs, kernel: spatial sizes.
-    last: whether channels are the last dimension of activations ("N*C"), else they are the second ("NC*").
+    Attributes:
+        name: the op's name in the dialect.
+        n: the batch size.
+        c, o: channels of input and output.
+        groups: the number of groups.
+        inputs, outputs, kernel: spatial sizes of input, output and kernel.
+        stride, padding, dilation: one number for each spatial dimension.
+        last: whether channels are the last dimension of activations ("N*C"); otherwise they are the second ("NC*").
     """
 
     name: str
@@ -52,7 +58,7 @@ class Geometry:
 
     @property
     def rank(self) -> int:
-        """Spatial dimensions."""
+        """The number of spatial dimensions."""
         return len(self.kernel)
 
     @property
@@ -67,12 +73,12 @@ class Geometry:
 
     @property
     def taps(self) -> int:
-        """Positions of the kernel."""
+        """The number of positions of the kernel."""
         return prod(self.kernel)
 
     @property
     def positions(self) -> int:
-        """Output positions, of all images."""
+        """The number of output positions of the whole batch."""
         return self.n * prod(self.outputs)
 
     @property
@@ -82,11 +88,11 @@ class Geometry:
 
     @property
     def pointwise(self) -> bool:
-        """Whether each output position reads the one input at its own position."""
+        """Whether each output position reads only the input at the same position (1×1, stride 1, no padding)."""
         return self.taps == 1 and set(self.stride) <= {1} and not any(self.padding)
 
     def in_space(self) -> Geometry:
-        """The same in three spatial dimensions, the first ones of size 1."""
+        """The same convolution in three spatial dimensions, with leading dimensions of size 1."""
         more = 3 - self.rank
         ones, none = (1,) * more, (0,) * more
         return replace(
@@ -95,7 +101,7 @@ class Geometry:
         )  # fmt: skip
 
     def in_planes(self) -> Geometry:
-        """The same convolution in two spatial dimensions, where it has one: with a height of 1."""
+        """A one-dimensional convolution as a two-dimensional one of height 1; others are returned as they are."""
         if self.rank != 1:
             return self
         return replace(
@@ -105,8 +111,11 @@ class Geometry:
 
 
 def packed_geometry(op: ir.Operation, types: Sequence[TensorType]) -> Geometry:
-    """The geometry of a `packed_product`: of a product of matrices, without spatial dimensions and as many images as
-    rows. types: of its operands, then its result."""
+    """The geometry of a `packed_product`.
+
+    A matrix product has no spatial dimensions, and its rows are the batch. types: the types of the operands, then of
+    the result.
+    """
     attrs = read(OPS["packed_product"], op.attributes)
     x, y = types[0].shape, types[2].shape
     kernel = tuple(attrs["kernel"])
@@ -119,7 +128,13 @@ def packed_geometry(op: ir.Operation, types: Sequence[TensorType]) -> Geometry:
 
 
 def geometry(name: str, op: ir.Operation, types: Sequence[TensorType]) -> Geometry:
-    """The geometry of an op, by its name in the dialect. types: of its operands, then its result."""
+    """The geometry of a convolution op.
+
+    Args:
+        name: the op's name in the dialect, without "gflow.".
+        op: the op, for its attributes.
+        types: the types of its operands, then of its result.
+    """
     attrs = read(OPS[name], op.attributes)
     x, w, y = (types[n].shape for n in ROLES[name])
     n, channels, spatial = conv_dims(attrs["layout"], len(x))

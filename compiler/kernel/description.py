@@ -1,14 +1,14 @@
-"""What a kernel does, as data: index space, loads, an expression DAG, reductions, stores.
+"""The description of a kernel as data: index space, loads, expression DAG, reductions, stores.
 
-Both code generators read this description and nothing else. It is built from a `gflow.fused`
-region by `describe`, which resolves broadcasts, transposes and unit reshapes into strides:
+Both code generators (MLIR text for CPUs, Triton for GPUs) read only this description. `describe` builds it
+from a `gflow.fused` region, and turns broadcasts, transposes and unit reshapes into strides:
 
     %s = gflow.broadcast %b {dims = [1]}        load b, strides (0, 1)
     %t = gflow.add %x, %s                  →    add(load x, load b)
     gflow.yield %t                              store t, strides (n, 1)
 
-The index space is that of the reductions' operand (or, without any, of the results). Dimensions that every
-operand walks as one are merged, so most kernels have one or two.
+The index space has the shape of the reductions' operand or, without reductions, of the largest result. Neighbouring
+dimensions that are contiguous with each other in every operand are merged, so most kernels have one or two dimensions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..ir.errors import CannotLower
 from ..ir.views import Row
 from .dimensions import neighbours
 
-#: for each dimension of a value, the dimension of the index space it runs along; -1 where its size is 1
+#: for each dimension of a value, the dimension of the index space that it maps to; -1 where its size is 1
 DimMap = tuple[int, ...]
 
 
@@ -37,12 +37,15 @@ DimMap = tuple[int, ...]
 class Node:
     """One value of the expression DAG.
 
-    op: "load", "const", "index" (a linear position as i64), "reduce", "partial_sums", "random", or an elementwise
-        op's name.
-    args: indices of operand nodes.
-    slot: for "load" the index into `Kernel.loads`, for "index" into `Kernel.indices`.
-    depth: how many reductions lie below on the longest path; a reduce node's own depth counts itself.
-    dims: the dimensions of the index space that the value varies along.
+    Attributes:
+        op: "load", "const", "index" (a linear position as i64), "reduce", "partial_sums", "random", or an elementwise
+            op's name.
+        dtype: the element type of the value.
+        args: indices of operand nodes in `Kernel.nodes`.
+        attrs: the op's attributes.
+        slot: for "load" the index into `Kernel.loads`, for "index" into `Kernel.indices`.
+        depth: the most reductions on a path from a load to this node, itself included.
+        dims: the dimensions of the index space that the value varies along.
     """
 
     op: str
@@ -58,11 +61,13 @@ class Node:
 class Access:
     """A load or store.
 
-    operand: which operand (or result) of the fused op.
-    strides: along each dimension of the index space, in elements.
-    node: the node that a store writes.
-    offset: elements to add to the operand's address.
-    width: how many elements may be touched from each row's start on, which are more than a row has; 0: as many.
+    Attributes:
+        operand: the number of the fused op's operand (for a store, result).
+        dtype: the element type in memory.
+        strides: one stride for each dimension of the index space, in elements.
+        node: for a store, the node whose value is stored.
+        offset: elements to add to the operand's address.
+        width: elements of a padded row, all of which may be accessed; 0 where rows are not padded.
     """
 
     operand: int
@@ -73,13 +78,22 @@ class Access:
     width: int = 0
 
     def along(self, strides: tuple[int, ...]) -> Access:
-        """The access along the dimensions of another index space."""
+        """The access with the strides of another index space."""
         return Access(self.operand, self.dtype, strides, self.node, self.offset, self.width)
 
 
 @dataclass
 class Kernel:
-    """A kernel over the index space `sizes`; `reduced` are the dimensions that its reductions combine."""
+    """A kernel over an index space.
+
+    Attributes:
+        sizes: the sizes of the index space's dimensions.
+        reduced: the dimensions that its reductions combine.
+        nodes: the expression DAG in topological order, operands before users.
+        loads: what "load" nodes read.
+        indices: the strides of "index" nodes, whose value is the sum of coordinate times stride.
+        stores: what the kernel writes.
+    """
 
     sizes: tuple[int, ...]
     reduced: frozenset[int]
@@ -90,7 +104,7 @@ class Kernel:
 
     @property
     def numel(self) -> int:
-        """Positions of the index space."""
+        """The number of positions of the index space."""
         return prod(self.sizes)
 
 
@@ -107,7 +121,7 @@ class _Describer:
 
     def add(self, node: Node, key: Any = None) -> int:
         if key is None:
-            # by their text: 0.0 and -0.0 are equal numbers, but not the same constant
+            # compared by repr: 0.0 == -0.0, but they are different constants
             attrs = (
                 tuple(sorted([(name, repr(v)) for name, v in node.attrs.items()]))
                 if node.attrs
@@ -129,7 +143,7 @@ class _Describer:
         return tuple(out)
 
     def demand(self, value: ir.Value, dim_map: DimMap) -> int:
-        """The node that computes `value` where its dimension i runs along dim_map[i]."""
+        """The node that computes `value`, whose dimension i maps to dimension dim_map[i] of the index space."""
         key = (value, dim_map)
         if key not in self.memo:
             self.memo[key] = self.make(value, dim_map)
@@ -197,7 +211,7 @@ class _Describer:
         )
 
     def root(self, ty: TensorType, dim_map: DimMap) -> int:
-        """The contraction's result, or a reshape of it: a load of one more operand, row-major."""
+        """The contraction's result, or a reshape of it, as a load: it is an additional, row-major operand."""
         strides = self.strides(ty.shape, row_major_strides(ty.shape), dim_map)
         access = Access(len(self.inputs), ty.dtype, strides)
         if access not in self.loads:
@@ -246,10 +260,15 @@ class _Describer:
 
 
 def unit_reshape_map(inner: tuple[int, ...], outer: tuple[int, ...], dim_map: DimMap) -> DimMap:
-    """The map of a reshape's operand, where the reshape only adds or removes dimensions of size 1.
+    """The dimension map of a reshape's operand, for a reshape that only adds or removes dimensions of size 1.
+
+    Args:
+        inner: the shape of the operand.
+        outer: the shape of the result.
+        dim_map: the map of the result.
 
     Raises:
-        CannotLower: it does more than that.
+        CannotLower: the reshape changes other dimensions.
     """
     real = [d for size, d in zip(outer, dim_map) if size != 1]
     if without_ones(inner) != without_ones(outer):
@@ -259,7 +278,7 @@ def unit_reshape_map(inner: tuple[int, ...], outer: tuple[int, ...], dim_map: Di
 
 
 def partial_sums_of(value: ir.Value) -> ir.Operation | None:
-    """The `gflow.partial_sums` that makes a value."""
+    """The `gflow.partial_sums` op whose result is `value`, or None."""
     if isinstance(value.owner, ir.Block) or value.owner.operation.name != "gflow.partial_sums":
         return None
     return value.owner.operation
@@ -299,16 +318,18 @@ def _yielded(block: ir.Block) -> list[ir.Value]:
 def describe(
     op: ir.Operation, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]]
 ) -> Kernel:
-    """The kernel of a `gflow.fused` op; of an epilogue, if the op has a contraction. That one's result
-    is a load, numbered as one more operand; it isn't stored by the kernel.
+    """The kernel of a `gflow.fused` op.
+
+    If the region contains a contraction, the kernel is its epilogue: the contraction's result is a load, numbered as an
+    additional operand, and the kernel does not store it.
 
     Args:
         op: the fused op.
-        inputs: each operand's strides in memory, in elements, one for each of its dimensions.
-        outputs: each result's strides in memory.
+        inputs: for each operand, its strides in memory, in elements.
+        outputs: for each result, its strides in memory, in elements.
 
     Raises:
-        CannotLower: the region isn't one kernel; fusion must not have made it.
+        CannotLower: the region isn't a single kernel, which is an error of fusion.
     """
     d = _Describer(op, inputs)
     full = tuple(i if s != 1 else -1 for i, s in enumerate(d.space))
@@ -337,7 +358,10 @@ def describe(
 
 
 def with_rows(k: Kernel, loads: Sequence[Row | None], stores: Sequence[Row | None]) -> Kernel:
-    """The kernel, where rows of its operands and results may be padded (`ir.views.Row`)."""
+    """The kernel with `Access.width` set where rows of operands or results are padded.
+
+    loads, stores: for each operand and each result, its padded row (`ir.views.Row`), or None.
+    """
     if not any(loads) and not any(stores):
         return k
 
@@ -355,14 +379,14 @@ def with_rows(k: Kernel, loads: Sequence[Row | None], stores: Sequence[Row | Non
 
 
 def simplify(k: Kernel) -> Kernel:
-    """Merge the index space's dimensions, and fill in what each node varies along."""
+    """The kernel with merged dimensions, and with `dims` and `depth` of its nodes filled in."""
     return annotate(_merge_dims(k))
 
 
 def _merge_dims(k: Kernel) -> Kernel:
-    """Drop dimensions of size 1 and merge neighbours that every access walks as one."""
+    """Drop dimensions of size 1, and merge neighbours whose strides allow it in every access."""
     walks = [a.strides for a in k.loads] + list(k.indices) + [a.strides for a in k.stores]
-    # a reduced dimension has no stride in a store of a reduced value, which fits the rule as 0 == 0 * size
+    # stores of reduced values have stride 0 along reduced dimensions, which satisfies the rule: 0 == 0 * size
     groups = neighbours(k.sizes, walks, [d in k.reduced for d in range(len(k.sizes))])
     sizes = [prod(k.sizes[d] for d in group) for group in groups]
 
@@ -380,7 +404,7 @@ def _merge_dims(k: Kernel) -> Kernel:
 
 
 def annotate(k: Kernel) -> Kernel:
-    """Fill in `dims` and `depth` (operands stand before their users)."""
+    """Fill in `dims` and `depth` of all nodes, in place; operands precede their users."""
     for node in k.nodes:
         if node.op == "load":
             node.dims = frozenset(d for d, s in enumerate(k.loads[node.slot].strides) if s)

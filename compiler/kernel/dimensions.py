@@ -1,4 +1,4 @@
-"""Dimensions of an index space that are walked as one."""
+"""Merging of neighbouring dimensions of an index space."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from gflow.dialects.records import record
 def neighbours(
     sizes: Sequence[int], walks: Sequence[Sequence[int]], kinds: Sequence[object] | None = None
 ) -> list[list[int]]:
-    """Groups of neighbouring dimensions that every walk goes through as one, without those of size 1.
+    """Groups of neighbouring dimensions that can be merged into one; dimensions of size 1 are dropped.
+
+    Dimensions d and d + 1 can be merged if stride[d] == stride[d + 1] * size[d + 1] in all accesses.
 
     sizes [2, 3, 4], strides (12, 4, 1) and (24, 8, 2)    →    [[0, 1, 2]]
     sizes [2, 3, 4], strides (12, 4, 1) and (0, 4, 1)     →    [[0], [1, 2]]
 
-    walks: strides by dimension, of each walk. kinds: only dimensions of one kind are grouped.
+    Args:
+        sizes: the sizes of the dimensions.
+        walks: for each access, its strides by dimension, in elements.
+        kinds: a label of each dimension; only dimensions with equal labels are merged.
     """
     groups: list[list[int]] = []
     for d, size in enumerate(sizes):
@@ -35,15 +40,21 @@ def neighbours(
 def merged(
     sizes: Sequence[int], walks: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[list[int]]]:
-    """The sizes of the groups of `neighbours`, and each walk's strides along them."""
+    """The sizes of the merged dimensions (`neighbours`), and the strides of each access along them."""
     groups = neighbours(sizes, walks)
     return [prod(sizes[d] for d in g) for g in groups], [[w[g[-1]] for g in groups] for w in walks]
 
 
 @record
 class Walk:
-    """Slices of two tensors along a dimension: the sizes of the other dimensions, merged, and both tensors' strides
-    along them. The last one is a run of neighbouring elements, if only of one."""
+    """The merged dimensions of slices that are copied from one tensor (`of`) to another (`to`).
+
+    The last dimension is contiguous in both tensors; its size is 1 if no dimension is.
+
+    Attributes:
+        sizes: the sizes of the merged dimensions, without the one along which slices are taken.
+        to, of: the strides of both tensors along them, in elements.
+    """
 
     sizes: tuple[int, ...]
     to: tuple[int, ...]
@@ -51,7 +62,10 @@ class Walk:
 
 
 def walk_of(shape: Sequence[int], dim: int, to: Sequence[int], of: Sequence[int]) -> Walk:
-    """The slices of tensors with these strides, whose sizes differ along `dim` at most."""
+    """The walk over slices along `dim` of two tensors whose shapes may differ only in `dim`.
+
+    shape: the shape of either. to, of: the strides of both, in elements.
+    """
     others = [d for d in range(len(shape)) if d != dim]
     sizes, (a, b) = merged([shape[d] for d in others], [[s[d] for d in others] for s in (to, of)])
     if not sizes or a[-1] != 1 or b[-1] != 1:

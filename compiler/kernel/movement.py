@@ -1,4 +1,4 @@
-"""Ops that only move or make elements, as copies between places, and as kernels."""
+"""Data-movement ops (pad, concatenate, reverse, iota, index_copy) as strided copies and as kernels."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .description import Access, Kernel, Node, simplify
 
 
 class Placed(Protocol):
-    """What says where values lie."""
+    """The addresses and strides of a function's values."""
 
     @property
     def body(self) -> Body:
-        """The function's values."""
+        """The function's values and ops."""
 
     def place(self, value: int) -> Place:
         """The address of a value's first element."""
@@ -29,12 +29,12 @@ class Placed(Protocol):
         """A value's strides in memory, in elements."""
 
 
-#: the address of what has none yet
+#: stands for an address that is not assigned yet
 NOWHERE = Place("arena", 0, 0)
 
 
 class Unplaced(NamedTuple):
-    """Values whose strides are known, and not yet where they lie."""
+    """Values with known strides and without addresses, as before `gflow-plan-memory`."""
 
     body: Body
     at: Sequence[Layout]
@@ -47,7 +47,10 @@ class Unplaced(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Elements of type `ty` from one place to another; strides in elements, negative ones walk backwards."""
+    """A copy of a tensor of type `ty` from one place to another.
+
+    Strides are in elements, one for each dimension. They may be 0 (repeat) or negative (reverse).
+    """
 
     source: Place
     source_strides: tuple[int, ...]
@@ -57,12 +60,12 @@ class Copy(NamedTuple):
 
 
 def shifted(place: Place, elements: int, ty: TensorType) -> Place:
-    """The address of an element that lies `elements` after the one at `place`."""
+    """The address `elements` elements of type `ty` after `place`."""
     return place._replace(offset=place.offset + elements * ty.itemsize)
 
 
 def counting(b: Placed, o: Op) -> tuple[list[Node], tuple[int, ...]]:
-    """The nodes of an iota, and the walk of its index."""
+    """The nodes of the kernel of an `iota`, and the strides of its "index" node."""
     dim = read(OPS["iota"], o.op.attributes)["dim"]
     ty = b.body.types[o.results[0]]
     nodes = [Node("index", "i64", slot=0)]
@@ -72,7 +75,7 @@ def counting(b: Placed, o: Op) -> tuple[list[Node], tuple[int, ...]]:
 
 
 def concatenation(b: Placed, o: Op) -> Iterator[Copy]:
-    """Each operand to its part of the result."""
+    """The copies of a `concatenate`: each operand into its part of the result."""
     (r,) = o.results
     dim = read(OPS["concatenate"], o.op.attributes)["dim"]
     ty, strides = b.body.types[r], b.strides(r)
@@ -85,7 +88,7 @@ def concatenation(b: Placed, o: Op) -> Iterator[Copy]:
 
 
 def reversal(b: Placed, o: Op) -> Iterator[Copy]:
-    """One copy that reads from the last element on; none of no elements."""
+    """The copy of a `reverse`, with negative source strides; none if there are no elements."""
     (x,), (r,) = o.operands, o.results
     dims = read(OPS["reverse"], o.op.attributes)["dims"]
     ty, own = b.body.types[x], b.strides(x)
@@ -97,7 +100,7 @@ def reversal(b: Placed, o: Op) -> Iterator[Copy]:
 
 
 class Moved(NamedTuple):
-    """A kernel of one load, if it has a source, and one store."""
+    """A kernel with one store and at most one load, the address that it reads, and the address that it writes."""
 
     k: Kernel
     sources: tuple[Place, ...]
@@ -105,7 +108,7 @@ class Moved(NamedTuple):
 
 
 def copying(c: Copy) -> Moved:
-    """The kernel of a copy. A stride of 0 repeats an element."""
+    """The kernel of a copy."""
     load, store = (
         Access(0, c.ty.dtype, c.source_strides),
         Access(0, c.ty.dtype, c.target_strides, 0),
@@ -116,14 +119,14 @@ def copying(c: Copy) -> Moved:
 
 
 def written_over(body: Body, o: Op) -> bool:
-    """Whether an `index_copy` writes over the argument that it updates, so that no copy of it is made."""
+    """Whether an `index_copy` updates an argument in place, so that its operand need not be copied first."""
     updated = aliases(body.terminator.parent.opview, body)
     alias = dict(zip(body.returned, updated)).get(o.results[0])
     return alias is not None and body.arguments[alias] == o.operands[0]
 
 
 def padding(b: Placed, o: Op) -> Iterator[Copy]:
-    """The padding value around, dimension by dimension, and the operand inside."""
+    """The copies of a `pad`: the padding value, dimension by dimension, then the operand."""
     (x, value), (r,) = o.operands, o.results
     attrs = read(OPS["pad"], o.op.attributes)
     ty, strides, place = b.body.types[r], b.strides(r), b.place(r)
@@ -140,8 +143,14 @@ def padding(b: Placed, o: Op) -> Iterator[Copy]:
 
 
 def kernels(b: Placed, o: Op, around: bool = False) -> Iterator[Moved]:
-    """The kernels of an iota, a concatenation, a reversal or padding, in order: of the last one, the padding value
-    everywhere or `around`, then the operand inside. Of an `index_copy` the copy that it writes into, if any."""
+    """The kernels of an `iota`, `concatenate`, `reverse`, `pad` or `index_copy`, in order.
+
+    Args:
+        b: the places of the function's values.
+        o: the op.
+        around: for `pad`: write the padding value only around the operand. Otherwise it is written everywhere, and the
+            operand over it. For `index_copy` there is only the copy of its first operand, none if it works in place.
+    """
     r = o.results[0]
     ty, strides = b.body.types[r], b.strides(r)
     match o.name:

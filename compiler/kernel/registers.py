@@ -1,4 +1,4 @@
-"""What values are in registers: halves are float32 there."""
+"""The element types of values in registers of a GPU: half precision is widened to float32."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What follows a product, tile by tile: its kernel over the rows and columns of the product.
+"""The epilogue of a CPU contraction as a kernel over the rows and columns of the product, to run on each tile.
 
-The dimensions of a kernel are merged where every operand walks them as one, which may be across rows, and they may be
-finer than rows and columns, where what follows divides these (heads of attention). A tile needs dimensions of which the
-first make up the rows and the last the columns.
+`describe` may have merged rows with columns into one dimension, or the epilogue may split them (heads of attention).
+An epilogue by tiles needs an index space whose first dimensions make up the rows and whose last ones the columns.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from .description import Access, Kernel, annotate
 
 @record
 class Tiled:
-    """A kernel whose first `rows` dimensions make up the rows of a product, and the others the columns."""
+    """An epilogue kernel. Its first `rows` dimensions make up the rows of the product, the others the columns."""
 
     kernel: Kernel
     rows: int
 
     @property
     def lanes(self) -> int:
-        """Elements of a vector: half as many where some value has 64 bits."""
+        """Elements of a vector; half as many where the kernel has 64-bit values."""
         wide = any(n.dtype in ("f64", "i64", "ui64") for n in self.kernel.nodes if n.op != "const")
         return ANY.lanes // 2 if wide else ANY.lanes
 
@@ -38,11 +37,13 @@ class Tiled:
 def tiles_of(
     o: Op, root: ir.Operation, k: Kernel, returned: tuple[int, tuple[int, ...]] | None
 ) -> Tiled | None:
-    """What follows the contraction `root` of a fused op, by tiles; None where it cannot be.
+    """The epilogue of the contraction `root` of a fused op, by tiles; None where it cannot run on tiles.
 
     Args:
-        k: its kernel.
-        returned: where the op returns the contraction's own result, too: that one's number, and its strides.
+        o: the fused op.
+        root: its contraction.
+        k: the epilogue's kernel.
+        returned: if the op also returns the contraction's own result: the number of that result, and its strides.
     """
     ty = type_of(root.results[0])
     if ty.dtype != "f32" or not _is_one_matrix(root, ty):
@@ -59,7 +60,7 @@ def tiles_of(
 
 
 def _is_one_matrix(root: ir.Operation, ty: TensorType) -> bool:
-    """Whether a contraction of this result computes one matrix by tiles, its last dimension across."""
+    """Whether gflow's own kernel computes a contraction's result as one matrix, its last dimension as columns."""
     name = root.name.removeprefix("gflow.")
     if name == "packed_product":
         return True
@@ -73,10 +74,13 @@ def _is_one_matrix(root: ir.Operation, ty: TensorType) -> bool:
 
 
 def in_tiles(k: Kernel, columns: int, root: int) -> Tiled | None:
-    """The kernel of what follows a product by tiles; None where it reduces, or its dimensions aren't such.
+    """An epilogue's kernel with its dimensions divided into rows and columns.
+
+    None if the kernel has a reduction, if its dimensions cannot be divided so, or if `columns` is dynamic.
 
     Args:
-        columns: of the product.
+        k: the epilogue's kernel.
+        columns: the number of the product's columns.
         root: the number of the product's result among the kernel's operands.
     """
     if not k.sizes or k.reduced or varies(columns):
@@ -84,7 +88,7 @@ def in_tiles(k: Kernel, columns: int, root: int) -> Tiled | None:
     if any(n.op in ("reduce", "partial_sums") for n in k.nodes):
         return None
     sizes, at = list(k.sizes), len(k.sizes)
-    left, inner = columns, 0  # columns that dimensions from `at` on do not cover yet
+    left, inner = columns, 0  # left: columns / the sizes of dimensions from `at` on
     while left > 1:
         if not at:
             return None
@@ -112,7 +116,7 @@ def in_tiles(k: Kernel, columns: int, root: int) -> Tiled | None:
 
 
 def _divided(k: Kernel, d: int, inner: int) -> Kernel:
-    """The kernel with dimension `d` as two, the second of so many positions."""
+    """The kernel with dimension `d` split in two, the second of size `inner`."""
 
     def cut(strides: tuple[int, ...]) -> tuple[int, ...]:
         return (*strides[:d], strides[d] * inner, strides[d], *strides[d + 1 :])

@@ -1,9 +1,9 @@
-"""What is known of a function between two passes, so that each analysis is made once for as long as it holds.
+"""A cache of analyses between passes, so that each analysis is computed once while it is valid.
 
-The pass manager opens a scope around a pipeline. A pass (`Pass.run` in `compiler/passes/base.py`) forgets what is known
-when it ends, except where it says that it kept what analyses read (`Kept`). Outside of a scope nothing is remembered.
-A pass that another pass runs, such as on a copy, knows nothing of the other's scope: what runs several of them opens a
-scope for them.
+The pass manager opens a scope around a pipeline. When a pass ends (`Pass.run` in `compiler/passes/base.py`), the cache
+is cleared, unless the pass returns that it preserved what analyses read (`Kept`). Outside of a scope nothing is cached.
+A pass that another pass runs, for example on a copy, does not use the outer scope. Code that runs several passes opens
+a scope for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass
 class _Scope:
-    """What is known, by function and by analysis with its options, and whether a pass runs."""
+    """The cached results by function, analysis and options, and whether a pass is running."""
 
     known: dict[tuple[ir.Operation, Any], Any] = field(default_factory=dict)
     in_pass: bool = False
@@ -32,7 +32,7 @@ _scope: ContextVar[_Scope | None] = ContextVar("scope", default=None)
 
 @contextmanager
 def analyses_kept() -> Iterator[None]:
-    """Remember analyses until the end, or until they are forgotten."""
+    """A scope in which analyses are cached, until its end or until `forget`."""
     token = _scope.set(_Scope())
     try:
         yield
@@ -41,18 +41,18 @@ def analyses_kept() -> Iterator[None]:
 
 
 def forget() -> None:
-    """What is known holds no longer."""
+    """Clear the cache of the current scope."""
     scope = _scope.get()
     if scope is not None:
         scope.known.clear()
 
 
 def run_forgetting(run: Callable[[], T | None]) -> T | None:
-    """Run what may change functions, and forget what is known of them unless it returns what it kept."""
+    """Call `run`, which may change functions, and clear the cache unless it returns that it preserved analyses."""
     scope = _scope.get()
     if scope is None:
         return run()
-    if scope.in_pass:  # what this one leaves, the outer pass goes on to change, or to erase
+    if scope.in_pass:  # the outer pass will change or erase the functions that this one leaves
         scope.known.clear()
         token = _scope.set(None)
         try:
@@ -71,10 +71,14 @@ def run_forgetting(run: Callable[[], T | None]) -> T | None:
 
 
 def analysis(function: func.FuncOp, key: Any, make: Callable[[], T]) -> T:
-    """What `make` finds of a function; what it found before, if that still holds. Who asks must not change it, and asks
-    before changing the function.
+    """The result of an analysis, from the cache if it is still valid.
 
-    key: the analysis, with all that it depends on besides the function.
+    The caller must not modify the result, and must not have changed the function in the current pass.
+
+    Args:
+        function: the function.
+        key: the analysis, with everything else that its result depends on.
+        make: computes the result.
     """
     scope = _scope.get()
     if scope is None:

@@ -1,4 +1,4 @@
-"""When a kernel may write a result over one of its own operands."""
+"""When a kernel may write a result over one of its operands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gflow.dialects.attributes import read as read_attributes
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import CONTRACTIONS, OPS
 
-#: ops of a kernel that use a value only at the position where they compute their own
+#: ops of a kernel that read an operand only at the position that they compute
 _KEEPS_POSITION = frozenset(
     {"reshape", *(name for name, d in OPS.items() if d.category == "elementwise")}
 )
@@ -18,21 +18,24 @@ OVERWRITES = frozenset({"fused", "index_copy"})
 
 
 def reads_where_it_writes(fused: ir.Operation, operand: int, result: int) -> bool:
-    """Whether a kernel is done with `operand`, position by position, when it writes `result`.
+    """Whether `result` may overwrite `operand`: at each position, the kernel reads the operand before it writes.
 
-    That holds if both have as many elements of one width, and all that is computed from the
-    operand stays at its position: a broadcast of it would be read for positions that are written
-    later. (Kernels compute all that they store at a position before they store any of it.)
+    That holds if both have the same number of elements of the same width, and if each value that is computed from the
+    operand stays at its position. A broadcast of the operand would be read for positions that are written later.
+    (Kernels compute all values that they store at a position before they store any of them.)
 
-    Where a kernel reduces, it walks its index space in passes: one for each level of reductions,
-    in which it also stores what needs no deeper one, and a last one. Over an operand as large as
-    the index space, only what is stored in the last pass that reads the operand, or later, may be
-    written. Values of the reduced shape are read before any of them is written; one may also be
-    spread over what is reduced (a scale that the kernel updates), if the result needs reductions
-    as deep as those that read it. A contraction is written before the rest of its kernel reads
-    anything.
+    A kernel with reductions makes several passes over its index space: one for each level of reductions, which also
+    stores results that need no deeper level, and a last one. If the operand covers the index space, the result must be
+    stored in the last pass that reads the operand, or later. Operands of the reduced shape are read before any result
+    of that shape is written. Such an operand may also be broadcast over the reduced dimensions (a scale that the kernel
+    updates) if the result needs reductions as deep as those that read it. A contraction is written before its epilogue
+    reads anything.
 
-    A `gflow.index_copy` writes over what it copies into, and reads nothing of it.
+    A `gflow.index_copy` may overwrite the tensor that it copies into.
+
+    Args:
+        fused: the op.
+        operand, result: numbers of an operand and a result.
     """
     if fused.name == "gflow.index_copy":
         return operand == 0
@@ -40,7 +43,7 @@ def reads_where_it_writes(fused: ir.Operation, operand: int, result: int) -> boo
 
 
 class FusedKernel:
-    """The region of a `gflow.fused` op, to be asked for several of its operands and results."""
+    """The region of a `gflow.fused` op, for queries about several of its operands and results."""
 
     def __init__(self, fused: ir.Operation) -> None:
         block = fused.regions[0].blocks[0]
@@ -49,7 +52,7 @@ class FusedKernel:
         self._passes = _Passes(body)
 
     def reads_where_it_writes(self, operand: int, result: int) -> bool:
-        """As the function of this name."""
+        """As the function of the same name."""
         argument, yielded, passes = self._arguments[operand], self._yielded[result], self._passes
         read, written = builder.type_of(argument), builder.type_of(yielded)
         if read.numel != written.numel or read.itemsize != written.itemsize:
@@ -65,7 +68,7 @@ class FusedKernel:
 
 
 def _gathers(op: ir.Operation) -> bool:
-    """Whether what an op gives at a position comes of many positions, and isn't a reduction of the kernel's."""
+    """Whether an element of the op's result depends on other positions of its operand; not for kernel reductions."""
     name = op.name.removeprefix("gflow.")
     if name == "reshape" and not isinstance(op.operands[0].owner, ir.Block):
         return _gathers(op.operands[0].owner.operation)
@@ -73,9 +76,9 @@ def _gathers(op: ir.Operation) -> bool:
 
 
 class _Passes:
-    """How many reductions lie below each value of a kernel; `numel` of what they reduce (-1: none).
+    """The number of reductions on which each value of a kernel depends, in sequence.
 
-    kept: the dimensions that they keep.
+    numel: the elements of the reductions' operand; -1: there are no reductions. kept: the dimensions that they keep.
     """
 
     def __init__(self, body: list[ir.Operation]) -> None:
@@ -106,7 +109,7 @@ class _Passes:
         return self._depth.get(value, 0)
 
     def spreads(self, op: ir.Operation) -> bool:
-        """Whether a broadcast repeats a value of the reduced shape over what is reduced."""
+        """Whether a broadcast repeats a value of the reduced shape along reduced dimensions."""
         attrs = read_attributes(OPS["broadcast"], op.attributes)
         inner = builder.type_of(op.operands[0]).shape
         along = [d for d, n in zip(attrs["dims"], inner) if n != 1]
@@ -114,10 +117,10 @@ class _Passes:
 
 
 def _last_read(argument: ir.Value, passes: _Passes) -> tuple[int | None, bool]:
-    """The last pass that reads an argument of a kernel; None if it is read for other positions.
+    """The last pass that reads an argument of a kernel, and whether it is broadcast along reduced dimensions.
 
-    A reduction ends a chain: what follows it reads the reduction, not the argument. Also whether it
-    is spread over what is reduced.
+    The pass is None if the argument is read for other positions. Values that depend on it only through a reduction do
+    not read it.
     """
     last, spread = 1, False
     stack, seen = [argument], {argument}

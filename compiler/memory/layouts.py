@@ -1,4 +1,4 @@
-"""In which layouts ops can read their operands and write their results."""
+"""Which strides ops support for their operands and results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..ir.contractions import root_of, root_operands
 from ..ir.ssa import Op
 from ..ir.views import PADDED, Layout, is_view
 
-#: operands that must be dense and row-major: activations (weights may lie either way), indices
+#: operands that must be dense and row-major: activations (weights may have any dimension order), indices
 _DENSE = {
     "convolution": (0,),
     "convolution_input_grad": (0,),
@@ -23,26 +23,26 @@ _DENSE = {
     "index_add": (1, 2),
 }
 
-#: PyTorch's kernels of attention, whose dispatch keeps such operands from them
+#: PyTorch's attention kernels. PyTorch's dispatch does not call them with such operands
 _ATTENTION = "aten._scaled_dot_product_"
-#: the number of the first operand that is no tensor of queries, keys, values or their gradients
+#: the number of the first operand that isn't q, k, v, y or one of their gradients
 _EXTRAS = {"attention": 3, "attention_grad": 6}
-#: calls of PyTorch that factor a row-major matrix transposed and another as it is: what they give has$
-#: the meaning that traces rely on for row-major ones (see gflow.tracing.dispatch.functions.networks)
+#: ATen calls that factor a row-major matrix as its transpose, and others as they are. Their results have
+#: the meaning that traces rely on only for row-major ones (see gflow.tracing.dispatch.functions.networks)
 _FACTORS = ("_linalg_det.default", "_linalg_slogdet.default", "_linalg_solve_ex.default")
-#: calls of PyTorch whose kernels on the CPU give wrong results where elements share memory, as those of a constant do
-#: that is one element read everywhere: medians permute a copy that they make with the operand's strides
+#: ATen calls whose CPU kernels give wrong results where elements share memory, as in a constant with strides of 0:
+#: medians permute a copy that has the operand's strides
 _PERMUTES = ("median.default", "median.dim", "nanmedian.default", "nanmedian.dim")
-#: calls of PyTorch whose kernels raise where an operand isn't row-major
+#: ATen calls whose kernels raise an error if an operand isn't row-major
 _CHECKS = (
     "_pdist_forward.default", "_pdist_backward.default",
     "native_group_norm.default", "native_group_norm_backward.default",
 )  # fmt: skip
-#: calls of PyTorch that give results of other shapes where an operand isn't row-major
+#: ATen calls that give results of other shapes if an operand isn't row-major
 _SHAPES = ("_embedding_bag.default", "_embedding_bag_forward_only.default")
 _ROW_MAJOR_CALLS = frozenset(f"aten.{name}" for name in (*_FACTORS, *_PERMUTES, *_CHECKS, *_SHAPES))
 
-#: ops that write their results with any strides; the others write row-major ones
+#: ops that can write results with any strides; the others write row-major ones
 _WRITES_STRIDES = frozenset((
     "fused", "pad", "concatenate", "reverse", "iota", "aten", "attention", "attention_grad", "index_copy",
 ))  # fmt: skip
@@ -59,14 +59,14 @@ def gemm_ready(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def readable(o: Op, n: int, shape: tuple[int, ...], at: Sequence[Layout]) -> bool:
-    """Whether an op can read operand `n`, of this shape, where it lies."""
+    """Whether an op supports the strides of operand `n`, which has this shape. at: the layouts of all values."""
     if o.name == "reshape":
         return is_view(o, at)
     strides = at[o.operands[n]].strides
     if o.name in ORDERED or o.name == SHARD:
         return is_row_major(shape, strides)
     if _is_attention(o):
-        if n >= _EXTRAS.get(o.name, n + 1):  # a bias may also repeat one element
+        if n >= _EXTRAS.get(o.name, n + 1):  # a bias may also have strides of 0
             return _neighbours(shape, strides) or strides[-1] == 0
         return _rows_apart(o, shape, strides)
     name, numbers = o.name, [n]
@@ -92,10 +92,12 @@ def _neighbours(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def _rows_apart(o: Op, shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the channels of queries, keys and values, their last dimension, lie side by side, and each position's
-    apart from the next one's: kernels of attention hand them to BLAS as matrices, and check neither. Those of other
-    heads and batches may be the same ones, and no others that overlap: PyTorch's kernel gives its result strides in
-    the order of the queries' strides, and writes it as if channels came last in that order."""
+    """Whether an operand of attention has strides that PyTorch's kernels support; they do not check this themselves.
+
+    Channels, the last dimension, must be contiguous, and the channels of different positions must not overlap, since
+    the kernels pass them to the BLAS as matrices. Heads and batches may have stride 0, but must not overlap otherwise:
+    PyTorch's kernel gives its result strides in the order of q's strides, and assumes that channels come last.
+    """
     if len(shape) < 4:
         return True
     position = 2 if o.name == "aten" else 1
@@ -112,4 +114,4 @@ def writable(o: Op, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
         return _rows_apart(o, shape, strides)
     if o.name in _WRITES_STRIDES or is_row_major(shape, strides):
         return True
-    return o.name == "matmul" and PADDED in o.op.attributes  # of a GPU's
+    return o.name == "matmul" and PADDED in o.op.attributes  # on a GPU

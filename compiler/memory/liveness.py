@@ -1,7 +1,7 @@
-"""Which bytes are live when: the buffers of a function, and from which op to which each is needed.
+"""The buffers of a function and their live ranges.
 
-`lives_of` answers for any function of the dialect, planned or not, so passes that decide what to
-keep and what to compute again can ask it too. Sizes are in bytes, times are op numbers.
+`lives_of` works on any function of the dialect, with or without a memory plan, so passes that decide about
+recomputation use it, too. Sizes are in bytes, times are op numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .analyses import analysis
 from .in_place import FusedKernel
 from .results import owners, same_order
 
-#: buffers start at multiples of this: a cache line, and the widest vector
+#: the alignment of buffers in bytes: a cache line, and the widest vector
 ALIGN = 64
 
 
@@ -32,12 +32,12 @@ class Buffer:
 
 
 def aligned(size: int) -> int:
-    """The bytes that a buffer takes up: a multiple of `ALIGN`, and never none."""
+    """The bytes that a buffer occupies: a multiple of `ALIGN`, and at least `ALIGN`."""
     return max(-(-size // ALIGN), 1) * ALIGN
 
 
 def live_bytes(buffers: Iterable[Buffer], ops: int) -> list[int]:
-    """For each of `ops` ops the bytes that are live while it runs."""
+    """For each of `ops` ops, the bytes that are live while it runs."""
     change = [0] * (ops + 1)
     for b in buffers:
         change[b.start] += b.size
@@ -46,12 +46,12 @@ def live_bytes(buffers: Iterable[Buffer], ops: int) -> list[int]:
 
 
 def lower_bound(buffers: Sequence[Buffer]) -> int:
-    """The largest sum of sizes live at one op: no arena can be smaller."""
+    """The largest sum of live bytes at one op, which no arena can be smaller than."""
     return max(live_bytes(buffers, max((b.end + 1 for b in buffers), default=0)), default=0)
 
 
 class TakesOver:
-    """Whether a kernel's result may lie where an operand does, asked once for each pair."""
+    """Whether a kernel's result may take over an operand's buffer (`in_place.py`), cached for each pair."""
 
     def __init__(self) -> None:
         self._kernels: dict[int, FusedKernel] = {}
@@ -71,12 +71,17 @@ class TakesOver:
 
 @dataclass
 class Lives:
-    """What of a function lies where, and when.
+    """The buffers and live ranges of a function's values.
 
-    body, at: the function, and how its values lie. making: the ops that write memory of their own.
-    place: returned value, or what it shows → `result:<n>` or `arg:<n>`, where the op that makes it writes it.
-    buffers: of all other values. buffer_of: value → number of the buffer that it lies in.
-    taken: value → the operand whose buffer it took over. takes_over: which may; None: none.
+    Attributes:
+        body: the function's values and ops.
+        at: the layouts of its values.
+        making: the ops that write memory, without views.
+        place: for each returned value (or its base, if it is a view), where it is written: `result:<n>` or `arg:<n>`.
+        buffers: the buffers of all other values.
+        buffer_of: the number of a value's buffer, by value.
+        taken: for values that took over the buffer of an operand: that operand.
+        takes_over: says which results may take over an operand's buffer; None: none.
     """
 
     body: Body
@@ -90,26 +95,26 @@ class Lives:
 
     @property
     def per_op(self) -> list[int]:
-        """The bytes of buffers that are live at each op."""
+        """The bytes of live buffers at each op."""
         return live_bytes(self.buffers, len(self.body.ops))
 
     @property
     def lower_bound(self) -> int:
-        """The largest of them: the smallest arena that this order of ops could do with."""
+        """The greatest number of live bytes at one op: the smallest possible arena for this order of ops."""
         return max(self.per_op, default=0)
 
 
 def lives_of(
     function: func.FuncOp, *, take_over: bool = True, read: tuple[Body, list[Layout]] | None = None
 ) -> Lives:
-    """The lives of a function's values, in the order in which its ops stand.
+    """The live ranges of a function's values, in the current order of its ops.
 
-    Views live in what they look at. Before gflow-materialize the copies that it will insert are
-    not there to be counted.
+    A view is in the buffer of its base. Before gflow-materialize, the copies that it will insert are not counted.
 
     Args:
-        take_over: let a kernel's result take over the buffer of an operand that dies in it.
-        read: the function as it stands and its layouts, where these are known.
+        function: the function.
+        take_over: whether a kernel's result may take over the buffer of an operand whose last use it is.
+        read: the function's body and layouts, if they are known.
     """
     if read is None:
         body = read_body(function)
@@ -123,8 +128,10 @@ def lives_of(
 
 
 def lives_at_entry(function: func.FuncOp, *, take_over: bool = True) -> Lives:
-    """As `lives_of`, for a pass that asks before it changes anything: they may be known from the pass before it, and
-    are not to be changed."""
+    """As `lives_of`, for a pass that has not changed the function yet: the result may come from the cache.
+
+    The caller must not modify the result.
+    """
     key = (lives_at_entry, take_over)
     return analysis(function, key, lambda: lives_of(function, take_over=take_over))
 
@@ -132,12 +139,12 @@ def lives_at_entry(function: func.FuncOp, *, take_over: bool = True) -> Lives:
 def lives_in(
     body: Body, at: list[Layout], place: dict[int, str], takes_over: TakesOver | None
 ) -> Lives:
-    """As `lives_of`, of a body in the order of `body.ops`, which may be another one than the IR's."""
+    """As `lives_of`, for a body in the order of `body.ops`, which may differ from the IR's order."""
     making = [o for o in body.ops if o.name != "constant" and not is_view(o, at)]
     lives = Lives(body, at, making, place, takes_over)
     last = last_uses(body, at)
     for v in body.returned:
-        if at[v].base != v:  # gflow-materialize will copy it at the end
+        if at[v].base != v:  # gflow-materialize will insert a copy at the end
             last[at[v].base] = len(body.ops) - 1
     for o in making:
         for n, r in enumerate(o.results):
@@ -147,22 +154,22 @@ def lives_in(
 
 
 def last_uses(body: Body, at: Sequence[Layout]) -> dict[int, int]:
-    """For each value that is read, itself or through views, the last op that does."""
+    """For each value that is read, directly or through views, its last user."""
     return {at[v].base: o.index for o in body.ops for v in o.operands}
 
 
 def _add(lives: Lives, last: dict[int, int], o: Op, n: int) -> None:
-    """A buffer for result `n` of `o`: a dying operand's, or a new one."""
+    """Assign a buffer to result `n` of `o`: that of an operand with its last use here, or a new one."""
     r = o.results[n]
     whole = lives.at[r].base
-    if whole != r:  # a part of another value, whose buffer it begins
+    if whole != r:  # a part of another value, whose live range begins here
         if whole not in lives.buffer_of:
             lives.buffer_of[whole] = len(lives.buffers)
             end = max(last.get(whole, o.index), lives.body.producer[whole])
             lives.buffers.append(Buffer(aligned(lives.body.types[whole].nbytes), o.index, end))
         lives.buffer_of[r] = lives.buffer_of[whole]
         return
-    if r in lives.buffer_of:  # its parts lie there already
+    if r in lives.buffer_of:  # its parts were assigned before
         return
     end = max(last.get(r, o.index), o.index)
     old = _dying(lives, last, o, n)
@@ -177,9 +184,9 @@ def _add(lives: Lives, last: dict[int, int], o: Op, n: int) -> None:
 
 
 def _dying(lives: Lives, last: dict[int, int], o: Op, n: int) -> int | None:
-    """An operand of a fused op whose buffer result `n` can take over; None without any.
+    """The value whose buffer result `n` of a fused op can take over; None: there is none.
 
-    The value that lies in the buffer, where the operand is a view of all of it in its order.
+    It is an operand, or the base of an operand that is a view of all its elements in order.
     """
     if lives.takes_over is None or o.name != "fused":
         return None
@@ -194,7 +201,7 @@ def _dying(lives: Lives, last: dict[int, int], o: Op, n: int) -> int | None:
         if size.numel != ty.numel or size.numel != whole.numel or size.nbytes != ty.nbytes:
             continue
         if bases.count(base) > 1 or not same_order(body, at, v, o.results[n]):
-            continue  # another view of it would be read at other positions
+            continue  # it is also read through another view, at other positions
         if lives.takes_over(o, number, n):
             return base
     return None

@@ -1,6 +1,6 @@
-"""Places as the IR has them, in `gflow.buffers`: `arena:64`, `result:0`, `arg:2`, `arg:2[1, 8]`.
+"""Places in the IR (`gflow.buffers`): `arena:64`, `result:0`, `arg:2`, `arg:2[1, 8]`.
 
-The strides stand there if the argument isn't row-major, so that whoever reads the value can compare.
+A place in an argument that isn't row-major has its strides, so that users of the value can check them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ _PLACE = re.compile(r"(arena|arg|result):(\d{1,18})(?:\[([\d, ]*)\])?", re.ASCII
 
 
 class PlanPlace(NamedTuple):
-    """Where a result lies: in the arena from byte `number` on, or in the argument or result of that
-    number. strides: in elements; None where they are row-major."""
+    """The place of an op's result: the arena at byte `number`, or the argument or result `number`.
+
+    strides: in elements; None: row-major.
+    """
 
     space: Literal["arena", "arg", "result"]
     number: int
@@ -31,7 +33,7 @@ class PlanPlace(NamedTuple):
 
     @property
     def address(self) -> Place:
-        """The same, as programs have it."""
+        """The place as an address of a program."""
         in_arena = self.space == "arena"
         return Place("arena", 0, self.number) if in_arena else Place(self.space, self.number, 0)
 
@@ -42,7 +44,7 @@ class PlanPlace(NamedTuple):
 
 
 def places_of(op: ir.Operation) -> list[PlanPlace] | None:
-    """What an op's `gflow.buffers` says of its results; None where it says nothing sensible."""
+    """The places of an op's results that its `gflow.buffers` states; None if it is missing or malformed."""
     if "gflow.buffers" not in op.attributes:
         return None
     attribute = op.attributes["gflow.buffers"]
@@ -63,10 +65,10 @@ def places_of(op: ir.Operation) -> list[PlanPlace] | None:
 
 
 def results_of(o: Op, at: Sequence[Layout]) -> dict[int, Place]:
-    """The addresses that an op's `gflow.buffers` gives to values: its results, or what those are parts of.
+    """The addresses that an op's `gflow.buffers` states, by value: its results, or the values that these are parts of.
 
     Raises:
-        CompileError: a place cannot be read, or has other strides than the value's readers expect.
+        CompileError: a place is malformed, or has other strides than the value's users expect.
     """
     places = places_of(o.op)
     if places is None:
@@ -78,7 +80,7 @@ def results_of(o: Op, at: Sequence[Layout]) -> dict[int, Place]:
                 f"gflow.{o.name} writes strides {list(place.strides)} where its readers expect "
                 f"{list(at[r].strides)}"
             )
-        # of a part in the arena: where the whole lies
+        # for a part in the arena: the address of the whole
         found[at[r].base if place.space == "arena" else r] = place.address
     return found
 
@@ -91,10 +93,10 @@ def given_addresses(body: Body) -> dict[int, Place]:
 
 
 def addresses(body: Body, at: Sequence[Layout]) -> dict[int, Place]:
-    """The address of each value of a planned function that is no view.
+    """The address of each value of a planned function that isn't a view.
 
     Raises:
-        CompileError: an op has no place, or one that cannot be read.
+        CompileError: a place is missing or malformed.
     """
     found = given_addresses(body)
     for o in body.ops:
@@ -104,7 +106,14 @@ def addresses(body: Body, at: Sequence[Layout]) -> dict[int, Place]:
 
 
 def write_places(function: func.FuncOp, lives: Lives, size: int, offsets: Sequence[int]) -> None:
-    """Put the arena's size on a function and places on its ops; an earlier plan's scratch goes."""
+    """Write a memory plan into the IR: the arena's size and the places of results. Earlier scratch is removed.
+
+    Args:
+        function: the function.
+        lives: its buffers.
+        size: the bytes of the arena.
+        offsets: the offset of each buffer in the arena, in bytes.
+    """
     set_number(function, "arena_size", size)
     for o in lives.making:
         where = [_place(lives, r, offsets) for r in o.results]

@@ -1,7 +1,7 @@
-"""Whether the plan that a function carries is sound, read from its IR alone.
+"""Verification of a function's memory plan, from its IR alone.
 
-Nothing here trusts the planner: places are read from `gflow.buffers`, lives from the order of ops, layouts
-from the function's attributes. It takes time in proportion to the ops, so every compilation can afford it.
+It does not rely on the planner: places are read from `gflow.buffers`, live ranges from the order of ops, layouts from
+the function's attributes. Its time is linear in the number of ops, so it runs in every compilation.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .places import PlanPlace, given_addresses, places_of
 from .results import owners, same_order
 from .spans import Together
 
-#: what is wrong, and the op at which it is seen
+#: the message of an error, and the op at which it was found
 Problem = tuple[str, ir.Operation]
 
 
 def problems(function: func.FuncOp) -> Iterator[Problem]:
-    """Everything that is wrong with the memory plan of a function, in program order."""
+    """The errors of a function's memory plan, in program order."""
     body = read_body(function)
     at = layouts(function, body)
     attributes = function.operation.attributes
@@ -56,7 +56,7 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
             yield 'needs a place for each result: gflow.buffers = ["arena:<offset>", …]', o.op
             return
         for r, place in zip(o.results, found):
-            whole = places.setdefault(at[r].base, place)  # of which it may be a part
+            whole = places.setdefault(at[r].base, place)  # a result may be a part of another value
             if whole != place:
                 yield f"lies in {place}, and what it is a part of in {whole}", o.op
             places[r] = place
@@ -70,7 +70,7 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
 def _layouts(
     body: Body, at: list[Layout], places: dict[int, PlanPlace], making: list[Op]
 ) -> Iterator[Problem]:
-    """Values lie in their places with strides that their makers can write and all their readers can read."""
+    """Check that ops support the strides with which values are placed: producers for writing, users for reading."""
     for o in body.ops:
         for n, v in enumerate(o.operands):
             if not readable(o, n, body.types[v].shape, at):
@@ -95,10 +95,10 @@ def _layouts(
 def _arena(
     body: Body, at: list[Layout], places: dict[int, PlanPlace], size: int, may: TakesOver
 ) -> Iterator[Problem]:
-    """Values in the arena lie within it, and on none that is needed still."""
+    """Check that values in the arena are within it, and do not overlap values that are still live."""
     last = last_uses(body, at)
-    live: list[tuple[int, int, int]] = []  # (low, high, value), by address; they don't overlap
-    dying: dict[int, list[int]] = {}  # op → values that die after it
+    live: list[tuple[int, int, int]] = []  # (low, high, value), sorted by address, disjoint
+    dying: dict[int, list[int]] = {}  # by op: the values whose last use it is
     for o in body.ops:
         for n, r in enumerate(o.results):
             if r not in places or places[r].space != "arena":
@@ -126,7 +126,7 @@ def _arena(
 
 
 def _scratch(o: Op, live: list[tuple[int, int, int]], size: int) -> Iterator[Problem]:
-    """An op's scratch lies in the arena, on nothing that is live while it runs."""
+    """Check that an op's scratch is within the arena, and does not overlap values that are live while the op runs."""
     if "gflow.scratch" not in o.op.attributes:
         return
     attribute = o.op.attributes["gflow.scratch"]
@@ -151,7 +151,7 @@ def _may_take_over(
     places: dict[int, PlanPlace],
     may: TakesOver,
 ) -> bool:
-    """Whether result `n` of `o` may lie where `old` does, which is live when `o` runs."""
+    """Whether result `n` of `o` may overlap the value `old`, which is live when `o` runs."""
     r = o.results[n]
     reads = [i for i, v in enumerate(o.operands) if at[v].base == old]
     if o.name != "fused" or len(reads) != 1 or last.get(old) != o.index or old in o.results:
@@ -177,7 +177,7 @@ def _returned(
     target: list[int | None],
     may: TakesOver,
 ) -> Iterator[Problem]:
-    """Returned values are where the caller looks; no old value is read after its update."""
+    """Check that returned values are at the caller's places, and that no argument is read after its update."""
     due: dict[int, tuple[str, int]] = {}
     for n, (v, alias) in enumerate(zip(owners(body, at, target), target)):
         if alias is not None and v == body.arguments[alias]:
@@ -202,9 +202,9 @@ def _returned(
 
 
 def _in_place(at: list[Layout], o: Op, value: int, argument: int, may: TakesOver) -> bool:
-    """Whether an op that reads the argument it updates does so only where it writes, in one order."""
+    """Whether an op that reads the argument that it updates reads each position before it writes it."""
     reads = [n for n, v in enumerate(o.operands) if at[v].base == argument]
-    if o.name == ENGINE:  # has read all when it writes
+    if o.name == ENGINE:  # an engine has read its operands before it writes
         return True
     return o.name in OVERWRITES and all(
         o.operands[n] == argument and may(o, n, o.results.index(value)) for n in reads
@@ -212,8 +212,10 @@ def _in_place(at: list[Layout], o: Op, value: int, argument: int, may: TakesOver
 
 
 def _launches(body: Body, at: list[Layout], places: dict[int, PlanPlace]) -> Iterator[Problem]:
-    """Ops of one `gflow.launch` stand together, and none reads or writes what another one writes. On a processor they
-    update arguments alone."""
+    """Check that ops of one `gflow.launch` are adjacent, and that none reads or writes memory that another one writes.
+
+    On a CPU, such ops may only update arguments.
+    """
     done: set[int] = set()
     if not any(LAUNCH in o.op.attributes for o in body.ops):
         return

@@ -1,7 +1,7 @@
-"""A planned function as plain data: steps in order, and the buffers of the arena with their lives.
+"""A memory plan as plain data: steps in order, and the values in the arena with their live ranges.
 
-Read from the IR alone (`gflow.buffers`, `gflow.arena_size`, `gflow.lower_bound`), for people: the
-listing of `--emit=plan` and the drawing of `--view-memory` show it.
+It is read from the IR alone (`gflow.buffers`, `gflow.arena_size`, `gflow.lower_bound`), and shown by `--emit=plan` and
+`--view-memory`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from .liveness import last_uses
 from .places import places_of
 from .plan_check import problems
 
-#: on an op: offset and bytes of what its code needs while it runs
+#: attribute of an op: offset and bytes of its scratch
 SCRATCH = "gflow.scratch"
 
 
 class NotPlanned(CompileError):
-    """A function has no memory plan; the message says what to run."""
+    """The function has no memory plan. The message says what to run."""
 
 
 @dataclass
 class PlannedValue:
-    """A value in the arena, or an op's scratch: bytes from `offset` on, needed from step `start` to
-    `end`, both included."""
+    """A value in the arena, or an op's scratch: bytes from `offset` on, live from step `start` to `end`, inclusive."""
 
     offset: int
     size: int
@@ -44,7 +43,7 @@ class PlannedValue:
 
 @dataclass
 class PlannedStep:
-    """An op that does something when the program runs. `places`: of its results."""
+    """An op that runs. places: the places of its results."""
 
     op: str
     operands: list[str]
@@ -56,7 +55,7 @@ class PlannedStep:
 
 @dataclass
 class PlanReading:
-    """What a planned function says. Sizes in bytes; `start` and `end` of values are step numbers."""
+    """A function's memory plan. Sizes are in bytes; `start` and `end` of values are step numbers."""
 
     name: str
     arena: int
@@ -66,15 +65,15 @@ class PlanReading:
 
     @property
     def peak(self) -> int:
-        """The highest byte that any value uses."""
+        """The end of the last byte that a value uses."""
         return max((v.offset + v.size for v in self.values), default=0)
 
 
 def read_plan(function: func.FuncOp) -> PlanReading:
-    """The plan that stands in a function.
+    """The memory plan of a function.
 
     Raises:
-        NotPlanned: there is none.
+        NotPlanned: it has none.
     """
     with sized(function.operation):
         return _read_plan(function)
@@ -115,7 +114,9 @@ def _read_plan(function: func.FuncOp) -> PlanReading:
         )
         plan.steps.append(step)
         for part, place in zip(o.results, places):
-            r = at[part].base  # of which a result may be a part: it begins with the first
+            r = at[
+                part
+            ].base  # a result may be a part of it; its live range begins with its first part
             if place.space == "arena" and r not in begun:
                 begun.add(r)
                 end = max(bisect_right(numbers, last.get(r, o.index)) - 1, n)
@@ -136,7 +137,7 @@ def _read_plan(function: func.FuncOp) -> PlanReading:
 
 
 def label(o: Op) -> str:
-    """An op's name, with what a fused kernel computes."""
+    """An op's name; for a fused op, with the ops that it computes."""
     if o.name == "aten":
         return f"aten {ir.StringAttr(o.op.attributes['overload']).value}"
     if o.name == "engine":
@@ -156,7 +157,7 @@ _UNTOLD = frozenset({"yield", "constant", "broadcast", "reshape", "transpose", "
 
 
 def _names(function: func.FuncOp, arguments: list[int]) -> dict[int, str]:
-    """Arguments by the author's names, where they have one."""
+    """The names of arguments, by value: the author's where there is one."""
     given = list(function.arg_attrs) if "arg_attrs" in function.attributes else []
     found = {}
     for i, v in enumerate(arguments):
@@ -170,7 +171,7 @@ def _short(ty: str) -> str:
 
 
 def _live(plan: PlanReading) -> list[int]:
-    """For each step the bytes of the arena that hold something; overlapping values count once."""
+    """For each step, the live bytes of the arena; overlapping values count once."""
     begins: list[list[PlannedValue]] = [[] for _ in plan.steps]
     for v in plan.values:
         begins[v.start].append(v)

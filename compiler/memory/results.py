@@ -1,4 +1,4 @@
-"""Whose memory is a result of the function."""
+"""Which op writes a result of the function, directly to the caller's memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from ..ir.views import Layout, is_padded, is_view
 
 
 def in_order(layout: Layout, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor's elements lie one after the other, row-major, from the base's start on."""
+    """Whether a view has its base's elements from the start on, contiguous and row-major."""
     return layout.offset == 0 and is_row_major(shape, layout.strides)
 
 
 def same_order(body: Body, at: Sequence[Layout], value: int, other: int) -> bool:
-    """Whether the elements of `value`, which shows all of its base, lie from there on as those of `other` do: both
-    row-major, or both in rows that are equally far apart."""
+    """Whether `value`, a view of all of its base, has its elements in the same memory order as `other`.
+
+    Both must be row-major, or both have rows with the same padded stride.
+    """
     if in_order(at[value], body.types[value].shape):
         return in_order(at[other], body.types[other].shape)
     layout = at[value]
@@ -29,12 +31,13 @@ def same_order(body: Body, at: Sequence[Layout], value: int, other: int) -> bool
 
 
 def owners(body: Body, at: Sequence[Layout], target: Sequence[int | None]) -> list[int]:
-    """For each returned value, the value whose op is to write it where the caller gets it.
+    """For each returned value, the value whose op writes it to the caller's memory.
 
-    That is the value itself, or what it is a view of: all of it, in its order (a reshape of a product).
+    It is the value itself, or its base if the value is a view of all elements in order (a reshape of a product).
 
     Args:
-        target: for each returned value, the argument that it updates, if any.
+        body, at: the function's body, and the layouts of its values.
+        target: for each returned value, the number of the argument that it updates, or None.
     """
     taken = set(body.returned)
     found = []
@@ -46,7 +49,7 @@ def owners(body: Body, at: Sequence[Layout], target: Sequence[int | None]) -> li
         elif (
             alias is not None and body.producer[v] >= 0 and body.ops[body.producer[v]].name == WAIT
         ):
-            v = base  # what was started is written there
+            v = base  # a wait returns the memory of its start
         found.append(v)
     return found
 

@@ -1,7 +1,7 @@
-"""Which bytes values lie in, and whether two ops meet there.
+"""The bytes of values, and memory dependences between ops.
 
-a writes arena 0 … 64, b reads arena 0 … 32    →    they meet: b waits for a
-a reads arg 2, b reads arg 2                   →    they don't
+a writes arena 0 … 64, b reads arena 0 … 32    →    b depends on a
+a reads arg 2, b reads arg 2                   →    no dependence
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..ir.views import Layout
 
 
 class Span(NamedTuple):
-    """Bytes `low` to `high`, without the latter, of what a place's space and index name."""
+    """Bytes low … high - 1 of the buffer that `space` and `index` name."""
 
     space: str
     index: int  # type: ignore[assignment]  # hides tuple.index, as in `Place`
@@ -26,7 +26,7 @@ class Span(NamedTuple):
 
 
 def address(value: int, body: Body, at: Sequence[Layout], places: dict[int, Place]) -> Place:
-    """The address of a value's first element. places: by values that are no views."""
+    """The address of a value's first element. places: the addresses of values that aren't views."""
     layout = at[value]
     base = places[layout.base]
     offset = base.offset + layout.offset * body.types[value].itemsize
@@ -48,7 +48,7 @@ class Spans:
         self._of: dict[tuple[str, int], list[tuple[int, int]]] = {}
 
     def meets(self, span: Span) -> bool:
-        """Whether some byte is in both."""
+        """Whether the set and a span have a byte in common."""
         found = self._of.get(span[:2])
         if found is None or span.low >= span.high:
             return False
@@ -56,7 +56,7 @@ class Spans:
         return n < len(found) and found[n][0] < span.high
 
     def add(self, span: Span) -> None:
-        """Put the bytes of a span among these."""
+        """Add the bytes of a span."""
         if span.low >= span.high:
             return
         found = self._of.setdefault(span[:2], [])
@@ -71,18 +71,18 @@ def _high(entry: tuple[int, int]) -> int:
 
 
 class Together:
-    """Ops that may run in any order, or side by side: none writes what another one reads or writes."""
+    """A set of ops without memory dependences between them, which may run in any order or in parallel."""
 
     def __init__(self, body: Body, at: Sequence[Layout], places: dict[int, Place]) -> None:
         self.body, self.at, self.places = body, at, places
         self.read, self.written = Spans(), Spans()
 
     def spans(self, values: Iterable[int]) -> list[Span]:
-        """The bytes of values, in their order."""
+        """The spans of values."""
         return [span_of(v, self.body, self.at, self.places) for v in values]
 
     def conflict(self, o: Op) -> Span | None:
-        """Bytes in which an op meets those that were added; None if it may run beside them."""
+        """A span through which an op depends on the added ones; None: it does not."""
         for span in self.spans(o.operands):
             if self.written.meets(span):
                 return span
@@ -92,7 +92,7 @@ class Together:
         return None
 
     def add(self, o: Op) -> None:
-        """Add an op."""
+        """Add an op to the set."""
         for span in self.spans(o.operands):
             self.read.add(span)
         for span in self.spans(o.results):

@@ -36,24 +36,25 @@ def target_of(name: str) -> Target | None:
 
 
 class Kept(Enum):
-    """What a pass left unchanged, as its `rewrite` returns it; None stands for nothing."""
+    """What a pass preserved, as its `rewrite` returns it; None: nothing."""
 
-    #: ops, their order, operands, types, and the attributes that say how values lie; others may have been written
+    #: ops, their order, operands, types, and the attributes of layouts; other attributes may have been written
     BODY = "body"
 
 
 @record
 class Pass:
-    """One pass.
+    """A pass.
 
-    name: as the textual pipeline spells it, `gflow-fuse`.
-    rewrite: rewrites one function in place; gets the function and an instance of `options`. What it says that it kept
-        (`Kept`) lets analyses of the function (`compiler/memory/analyses.py`) serve the next pass, too. Who runs a pass
-        calls `run` instead.
-    options: a frozen dataclass whose fields (with defaults, snake_case) are the pipeline's options
-        (`gflow-fuse{max-ops=64}` sets `max_ops`); fields are int, float, bool, str or tuples of
-        them. The metadata "doc" of a field is its line in the help and docs.
-    doc: the module's docstring.
+    Attributes:
+        name: its name in textual pipelines, such as `gflow-fuse`.
+        rewrite: rewrites one function in place. It takes the function and an instance of `options`, and returns what it
+            preserved (`Kept`), so that cached analyses (`compiler/memory/analyses.py`) stay valid for the next pass. To
+            run a pass, call `run` instead.
+        options: a frozen dataclass whose fields (with defaults, snake_case) are the pipeline's options
+            (`gflow-fuse{max-ops=64}` sets `max_ops`). Fields are int, float, bool, str or tuples of them. The metadata
+            "doc" of a field is its line in the help and docs.
+        doc: the module's docstring.
     """
 
     name: str

@@ -1,15 +1,11 @@
-"""The targets that programs are compiled for, and the devices behind them.
+"""The targets that programs are compiled for, and tables of hardware parameters.
 
-- `devices.py`: the table: every number of a device that a pass, a cost model or a code generator reads
-- `target.py`: targets by name (`cpu`, `cuda:90`, `hip:gfx942`), and the device that stands for each
-- `host.py`: what the machine at hand has
-
-    devices     the table of devices
-    host        the machine at hand
-    links       the table of networks that join devices
-    pipes       rates of multiprocessors' pipes, for the model of machine code
-    processors  the table of processors: what kernels of products are cut by
-    target      targets by name, `cpu`, `cuda:90` or `hip:gfx942`, and the device that stands for each
+devices     the table of devices: rates, sizes and features that passes, cost models and code generators read
+host        properties of the machine that compiles
+links       the table of networks between devices
+pipes       throughput and latency of a multiprocessor's pipelines, for the model of GPU machine code
+processors  the table of CPUs: tile sizes, cache sizes and rates for kernel selection
+target      targets by name, `cpu`, `cuda:90` or `hip:gfx942`, and the device that stands for each
 """
 
 from .devices import DEVICES, Device

@@ -1,20 +1,21 @@
-"""The table of devices. No number of a device stands anywhere else.
+"""The table of devices. Every device parameter is in this file.
 
-Sources, by field of the GPUs:
+Sources of the fields for NVIDIA's GPUs:
 
-- `multiprocessors`, `bandwidth`, `vector`, `matmul`: the maker's data sheet, dense, with sums in float32.
-  Those of the H100 and H200 are what such a chip sustains: 788 TFLOP/s of bfloat16 measured for 8192³ random
-  numbers on an H200, where the data sheet says 989; tf32 is scaled alike.
+- `multiprocessors`, `bandwidth`, `vector`, `matmul`: the vendor's data sheet: dense, accumulated in float32. The rates
+  of the H100 and H200 are sustained ones: 788 TFLOP/s of bfloat16 were measured for an 8192³ product of random numbers
+  on an H200, where the data sheet says 989. The rate of tf32 is scaled by the same ratio.
 - `shared_memory`, `registers`, `warps`, `blocks`: CUDA C++ Programming Guide, "Technical specifications per compute
-  capability"; shared memory is what one block may have.
-- `l2_bandwidth`: an estimate for each multiprocessor; it decides between tiles only.
+  capability". Shared memory is the most that one block may have.
+- `l2_bandwidth`: an estimate for each multiprocessor. Only the choice of tiles uses it.
 - `launch`, `latency`: estimates for kernels of a CUDA graph.
 - `access`, `line`: PTX ISA, vectors of `ld.global` (16 bytes), and CUDA C++ Best Practices Guide, coalesced access.
-- `parameters`: drivers before CUDA 12.1 take 4,096 bytes; some are left for what Triton adds.
-- `in_flight`, `ahead`, `row`: from Little's law and measurements (`docs/decisions.md`); they decide between tiles only.
+- `parameters`: drivers before CUDA 12.1 take 4,096 bytes; part of it is kept for the parameters that Triton adds.
+- `in_flight`, `ahead`, `row`: from Little's law and measurements (`docs/decisions.md`). Only the choice of tiles uses
+  them.
 - `descriptor`, `next_tile`: measured on an H200.
 
-Those of the MI300X:
+Sources of the fields for the MI300X:
 
 - `multiprocessors` (compute units), `bandwidth`, `vector`, `matmul`: AMD Instinct MI300X data sheet, dense.
 - `warp`, `shared_memory` (LDS), `registers` (4 SIMDs of 64 lanes of 512 VGPRs), `thread_registers` (256 of them
@@ -23,7 +24,7 @@ Those of the MI300X:
 - `l2_bandwidth`: half of the 2 KB a cycle of 2.1 GHz that 38 compute units share, by the CDNA 3 white paper.
 - `register_stages`: Triton's AMD backend, which loads the next tile into registers and stores it to LDS later.
 
-The processor's figures are of two AVX-512 cores, measured by a copy and a product of matrices.
+The CPU's rates were measured on two AVX-512 cores, by a copy and by a matrix product.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ from gflow.dialects.records import record
 
 #: `TensorMap` descriptors and bulk copies into shared memory
 TMA = "tma"
-#: products of matrices whose operands are read from shared memory (`wgmma`, `tcgen05`), not from registers (`mma.sync`)
+#: matrix products whose operands are read from shared memory (`wgmma`, `tcgen05`), not from registers (`mma.sync`)
 MMA_SHARED = "mma-shared"
-#: products of matrices of bfloat16 and of tf32; float16 alone without
+#: matrix instructions for bfloat16 and for tf32; a device without these has them for float16 only
 MMA_BF16, MMA_TF32 = "mma-bf16", "mma-tf32"
-#: products of matrices of float64 by `tl.dot`; Triton 3.7 ends with an assertion (`MFMA.cpp`, "Unsupported data type")
-#: where they are for CDNA, so that products there are added up element by element
+#: products of float64 matrices by `tl.dot`. For CDNA, Triton 3.7 fails with an assertion (`MFMA.cpp`, "Unsupported data
+#: type"), so float64 products there multiply and sum elementwise
 DOT_F64 = "dot-f64"
-#: products of float32 as three of tf32, which are as exact: Triton's `input_precision="tf32x3"`
+#: float32 products as three products of tf32 with about float32's accuracy: Triton's `input_precision="tf32x3"`
 TF32X3 = "tf32x3"
-#: attention by kernels that PyTorch brings along; cuDNN's, too, where there is `TMA`
+#: attention by PyTorch's FlashAttention kernels; cuDNN's as well on devices with `TMA`
 FLASH_ATTENTION = "flash-attention"
 
 _TURING = frozenset({DOT_F64})
 _AMPERE = _TURING | {MMA_BF16, MMA_TF32, TF32X3, FLASH_ATTENTION}
 _HOPPER = _AMPERE | {TMA, MMA_SHARED}
-#: consumer Blackwell has bulk copies, and the products of Ampere
+#: consumer Blackwell has bulk copies, and Ampere's matrix instructions (`mma.sync`)
 _CONSUMER = _AMPERE | {TMA}
-#: its products of tf32 are called xf32 there, and those of float32 are by matrix instructions, too
+#: CDNA 3 calls tf32 products xf32, and has matrix instructions for float32 as well
 _CDNA3 = frozenset({MMA_BF16, MMA_TF32})
 
 
@@ -60,33 +61,34 @@ class Device:
     """One device.
 
     Attributes:
-        name: how options and reports call it.
-        kind: `cpu`, `cuda` or `hip`; Triton's name for the backend that compiles kernels of a GPU.
-        arch: CUDA's compute capability without its dot, 90 for 9.0; AMD's name, "gfx942"; 0 for a processor.
-        bandwidth: bytes a second of memory.
-        vector: floating-point operations a second outside of products of matrices.
-        matmul: the same in products of matrices, by element type; `tf32` for products of float32 that may be
-            rounded so. A type without an entry runs at `vector`.
+        name: the device's name in options and reports.
+        kind: `cpu`, `cuda` or `hip`; for a GPU, the name of Triton's backend.
+        arch: CUDA's compute capability without its dot (90 for 9.0); AMD's name ("gfx942"); 0 for a CPU.
+        bandwidth: memory bandwidth in bytes per second.
+        vector: floating-point operations per second outside of matrix products.
+        matmul: the same in matrix products, by element type; `tf32` for float32 products whose operands may be rounded
+            to tf32. A type without an entry runs at `vector`.
         launch: seconds between two kernels.
-        features: what its code may use, of the constants above.
+        features: the features that generated code may use, of the constants above.
         multiprocessors: streaming multiprocessors, compute units, or cores.
-        warp: threads of a warp (a wavefront); 0 for a processor, which launches no kernels.
+        warp: threads of a warp (a wavefront); 0 for a CPU, which launches no kernels.
         shared_memory: bytes of shared memory that one block may have.
-        register_stages: of a loop whose loads are so many stages ahead, the stages that wait in registers;
-            the others are in shared memory.
+        register_stages: of the stages that a software-pipelined loop loads ahead, the number kept in registers; the
+            other stages are in shared memory.
         registers: 32-bit registers of a multiprocessor.
-        thread_registers: the most that one thread may have.
-        warps, blocks: the most that a multiprocessor holds at once.
-        l2_bandwidth: bytes a second that one multiprocessor loads from the second-level cache.
-        latency: seconds until a tile's first loads have arrived.
-        access: bytes that one instruction of a thread moves at most.
+        thread_registers: the most registers that one thread may have.
+        warps, blocks: the most that are resident on a multiprocessor.
+        l2_bandwidth: bytes per second that one multiprocessor loads from the second-level cache.
+        latency: seconds until the first loads of a tile have arrived.
+        access: the most bytes that one load or store instruction of a thread moves.
         line: bytes of a cache line.
-        parameters: bytes of parameters of one launch.
-        in_flight: bytes that each thread should have on their way.
-        ahead: bytes of shared memory that loads ahead of a loop may take, so that other programs fit beside.
-        row: bytes of a row that stays cached until it is read again.
-        descriptor: seconds to make the descriptors of a program.
-        next_tile: seconds between two tiles of one program.
+        parameters: the most bytes of parameters of one launch.
+        in_flight: bytes of loads that each thread should have in flight.
+        ahead: the most bytes of shared memory for the loads that a loop issues ahead, so that several programs fit on
+            a multiprocessor.
+        row: the largest row in bytes that stays cached until it is read again.
+        descriptor: seconds to create the tensor descriptors of a program.
+        next_tile: seconds between two tiles of one persistent program.
     """
 
     name: str
@@ -129,8 +131,11 @@ def _gpu(
     blocks: int,
     l2_bandwidth: float,
 ) -> Device:
-    """A row of the table. bandwidth, l2_bandwidth: GB/s. teraflops: of products of matrices of halves, of tf32 (0
-    without), of float32 and of float64. shared_memory: KiB."""
+    """A row of the table.
+
+    bandwidth, l2_bandwidth: GB/s. shared_memory: KiB. teraflops: rates of matrix products of half-precision types, of
+    tf32 (0 without), of float32 and of float64.
+    """
     half, tf32, f32, f64 = (1e12 * rate for rate in teraflops)
     matmul = {"f16": half, "bf16": half, "f32": f32, "f64": f64, **({"tf32": tf32} if tf32 else {})}
     return Device(

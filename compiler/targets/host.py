@@ -1,4 +1,4 @@
-"""The machine at hand."""
+"""Properties of the machine that compiles."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The table of networks that join devices. No number of a link stands anywhere else.
+"""The table of networks between devices. Every parameter of a link is in this file.
 
 Sources:
 
-- `intra`, `inter`: the rates that NCCL's own model has for the links of a node and for a network card
-  (`src/graph/topo.h`): what a ring sustains, below the data sheet's 450 and 50 GB/s of an H100 with NDR.
+- `intra`, `inter`: the rates in NCCL's model for the links of a node and for a network card (`src/graph/topo.h`). They
+  are what a ring sustains, below the data sheet's 450 and 50 GB/s of an H100 with NDR.
 - `PROTOCOLS`: NCCL's "simple" and "low latency" protocols over a ring, `src/graph/tuning.cc`; the latter is limited to
   141 GB/s in a node and 35 GB/s between nodes on an H100, 87.7 and 19 on an A100.
 - `gloo`: two processes of one machine over its loopback interface, measured on two cores of an EPYC
@@ -20,13 +20,13 @@ from gflow.dialects.records import record
 
 @record
 class Protocol:
-    """How a ring sends.
+    """Timing of one protocol of ring collectives.
 
     Attributes:
         start: seconds that a collective takes before its first step.
-        intra_latency, inter_latency: seconds of a step of the ring within a node, and between nodes.
-        share: of the links' bandwidth.
-        intra, inter: the most bytes a second within a node, and between nodes.
+        intra_latency, inter_latency: latency of one step of the ring, in seconds, within a node and between nodes.
+        share: the share of the links' bandwidth that the protocol reaches, from 0 to 1.
+        intra, inter: the most bytes per second within a node, and between nodes.
     """
 
     start: float
@@ -39,15 +39,15 @@ class Protocol:
 
 @record
 class Network:
-    """How devices are joined.
+    """A network between devices.
 
     Attributes:
-        name: how options and reports call it.
-        node: devices of a node; each has a network card of its own.
-        intra, inter: bytes a second that one device sends within its node, and through its network card.
-        protocols: the fastest of these counts.
-        shares: by kind of collective, the share of the bandwidth that it reaches; 1 where none is named.
-        beside: collectives run beside computations. Threads of Gloo need the cores that compute.
+        name: the network's name in options and reports.
+        node: the number of devices in a node; each has its own network card.
+        intra, inter: bytes per second that one device sends within its node, and through its network card.
+        protocols: the available protocols; a collective is taken to use the fastest one for its size.
+        shares: by kind of collective, the share of the bandwidth that it reaches; 1 for a kind that is not listed.
+        beside: whether collectives overlap with computation. Gloo's do not: its threads need the cores that compute.
     """
 
     name: str
@@ -80,12 +80,12 @@ NETWORKS = {
     )
 }
 
-#: the network of a device, where none is named
+#: by device name, the network to assume when none is named
 _NETWORK_OF = {"cpu": "gloo", "a100": "a100"}
 
 
 def network_of(device: str, name: str = "") -> Network:
-    """A network by its name, or the one that devices of a name are joined by.
+    """The network called `name`, or, without a name, the default network of `device`.
 
     Raises:
         ValueError: there is no such network.

@@ -1,25 +1,24 @@
-"""How fast a multiprocessor's pipes are, by architecture: what the model of loops of machine code counts with.
+"""Throughput and latency of a multiprocessor's pipelines, by architecture, for the model of loops in GPU machine code.
 
-Sources, by field:
+Sources of the fields:
 
-- `fma`, `alu`, `f64`, `special`: CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions", results a
-  cycle of a multiprocessor: float32 multiply-adds; 32-bit integer adds, comparisons, minima and conversions to halves;
-  float64 multiply-adds; reciprocals, square roots, exponentials.
-- `tensor`: operations (two a multiply-add) a cycle of a multiprocessor in dense products of halves, the data sheet's
-  rate
-  over multiprocessors and boost clock: 312e12 / 108 / 1.41 GHz of an A100, 989e12 / 132 / 1.83 GHz of an H100.
-- `warp_products`: the share of it that products by single warps (`mma.sync`) reach: 0.63 on an H100 ("Benchmarking and
-  Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024).
-- `cache`: bytes a cycle that the second-level cache gives all multiprocessors: 5,120 by the A100's white paper; the
-  H100's
-  gives no figure, and is taken to be the same.
-- `shared`: bytes a cycle that shared memory gives: 32 banks of 4 bytes. Shuffles go the same way, 32 lanes a cycle.
-- `latencies`: cycles from issue to result of what has no fixed latency, from the same article and "Dissecting the
-  Ampere GPU Architecture through Microbenchmarking" (2021), rounded; a load from the second-level cache and from
-  memory; a barrier of a block.
+- `fma`, `alu`, `f64`, `special`: CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions": results
+  per cycle of a multiprocessor. `fma`: float32 multiply-adds; `alu`: 32-bit integer adds, comparisons, minima and
+  conversions to half precision; `f64`: float64 multiply-adds; `special`: reciprocals, square roots, exponentials.
+- `tensor`: operations (two per multiply-add) per cycle of a multiprocessor in dense half-precision matrix products. It
+  is the data sheet's rate, divided by multiprocessors and boost clock: 312e12 / 108 / 1.41 GHz for an A100,
+  989e12 / 132 / 1.83 GHz for an H100.
+- `warp_products`: the share of `tensor` that products by single warps (`mma.sync`) reach: 0.63 on an H100
+  ("Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024).
+- `cache`: bytes per cycle that the second-level cache delivers to all multiprocessors: 5,120 by the A100's white paper.
+  The H100's white paper gives no figure; the same is assumed.
+- `shared`: bytes per cycle of shared memory: 32 banks of 4 bytes. Shuffles use the same path, 32 lanes per cycle.
+- `latencies`: cycles from issue to result of instructions without a fixed latency, of loads from the second-level cache
+  and from memory, and of a barrier of a block; rounded. From the article above and "Dissecting the Ampere GPU
+  Architecture through Microbenchmarking" (2021).
 
-The clock is not a field: it follows from the table of devices (`Device.matmul` over `tensor`), so that it is the one
-that a device sustains where that table has measured rates.
+The clock is not a field. It is `Device.matmul` over `tensor`, so it is the sustained clock of a device whose rates in
+the table of devices were measured.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from .devices import Device
 
 @record
 class Pipes:
-    """A multiprocessor: `quarters` parts that issue one instruction of a warp a cycle each, and what they share.
+    """A multiprocessor: `quarters` partitions, which issue one warp instruction per cycle each, and shared pipelines.
 
-    Rates are of the whole multiprocessor, a cycle, but `cache`; see the module's text. latencies: cycles, by what is
-    waited for: "special", "shuffle", "shared", "cache", "memory", "barrier", "fence".
+    Rates are per cycle and for the whole multiprocessor, except `cache`; see the module's docstring. latencies: cycles,
+    by kind of instruction: "special", "shuffle", "shared", "cache", "memory", "barrier", "fence".
     """
 
     tensor: float
@@ -56,7 +55,7 @@ class Pipes:
     )  # fmt: skip
 
 
-#: by CUDA's architecture; machine code of others has no model
+#: by CUDA architecture; there is no model for the machine code of others
 PIPES: dict[int, Pipes] = {
     80: Pipes(2048, fma=64, alu=64, f64=32),
     90: Pipes(4096, fma=128, alu=64, f64=64, warp_products=0.63),
@@ -64,10 +63,10 @@ PIPES: dict[int, Pipes] = {
 
 
 def pipes_of(device: Device) -> Pipes | None:
-    """The pipes of a device's multiprocessors; None where the table has none."""
+    """The pipelines of a device's multiprocessors; None if the table has no entry for its architecture."""
     return PIPES.get(device.arch) if isinstance(device.arch, int) else None
 
 
 def clock(device: Device, pipes: Pipes) -> float:
-    """Cycles a second, as the device's rate of products implies."""
+    """The clock in cycles per second, derived from the device's rate of half-precision matrix products."""
     return device.matmul["f16"] / (device.multiprocessors * pipes.tensor)

@@ -1,26 +1,28 @@
-"""The table of processors: what their kernels are cut by. No number of a processor stands anywhere else.
+"""The table of CPUs: tile sizes, cache sizes and rates for kernel selection. Every CPU parameter is in this file.
 
-A processor is known by the level of its instruction sets (System V ABI), which `GFLOW_CPU_ISA` may limit. Sources:
+A CPU is identified by its level of instruction sets (System V ABI), which `GFLOW_CPU_ISA` may limit. Sources of the
+fields of `Processor`:
 
-- `tiles`: rows, and vectors of 16 columns, of what is summed in registers: of 32 registers of 16 lanes 24 to 28 hold
-  sums, of 16 registers of 8 lanes 12. On Zen 4 and Zen 5, 8 × 48 and 12 × 32 reached the most, and none spills.
-- `strips`: the same where rows are read by their addresses, which take registers, too. Heights of 7 and 8 divide
-  the squares of networks for images.
-- `issued`, `loaded`, `latency`: Zen 4 and Golden Cove start two multiply-adds and two loads a cycle, which take four
-  cycles; vectors of 16 lanes are two of AVX2.
-- `fetched`: Golden Cove moves 48 bytes at best, and less than half while lines come in and go out.
-- `around`, `finishing`: cycles that a tile takes besides, of callgrind's instruction counts.
-- `near`: the second-level cache that each core of the level's servers has at least (Zen 4: 1 MiB, Zen 2: 512 KiB).
-- `block`: of what threads share of the last-level cache, an estimate.
-- `packing`: cycles of products that packing an element takes, measured on Zen 5.
-- `library`: the share of the peak that MKL reaches. Intel's own processors have 0.9, Zen 4 0.65 to 0.85, Zen 5 0.4.
+- `tiles`: rows, and vectors of 16 columns, of the accumulators of a register tile. Of 32 registers of 16 lanes, 24 to
+  28 hold accumulators; of 16 registers of 8 lanes, 12 do. On Zen 4 and Zen 5, 8 × 48 and 12 × 32 were the fastest; no
+  tile of the table spills.
+- `strips`: the same where each row of A is read through its own address, since the addresses take registers as well.
+  Heights of 7 and 8 divide the image sizes of common networks.
+- `issued`, `loaded`, `latency`: Zen 4 and Golden Cove start two multiply-adds and two loads in a cycle. A multiply-add
+  takes four cycles. A vector of 16 lanes is two vectors of AVX2.
+- `fetched`: Golden Cove moves 48 bytes at best, and less than half of that while lines are filled and evicted.
+- `around`, `finishing`: the overhead of a tile in cycles, from callgrind's instruction counts.
+- `near`: the smallest second-level cache of a core among the level's servers (Zen 4: 1 MiB, Zen 2: 512 KiB).
+- `block`: an estimate of the part of the last-level cache that threads share.
+- `packing`: the time of packing one element in multiply-adds, measured on Zen 5.
+- `library`: the share of the peak that MKL reaches: 0.9 on Intel's CPUs, 0.65 to 0.85 on Zen 4, 0.4 on Zen 5.
 
-`ANY` stands for processors of all levels. Sources:
+`ANY` holds for CPUs of all levels. Sources of its fields:
 
 - `start`: a parallel region of PyTorch's OpenMP, measured on two cores of Zen 4 while threads spin for work. It is
   several times that where they sleep.
 - `operations`, `bytes`, `products`, `scored`, `copied`, `widened`, `weights`: rough rates of one thread with
-  vectors of 256 bits. They decide only whether a step is worth starting threads for.
+  vectors of 256 bits. They only decide whether a step is large enough to run on several threads.
 - `piece`, `gathered`, `large`, `row`, `scores`: parts of the second-level and last-level caches, from measurements in
   `docs/decisions.md`.
 """
@@ -33,21 +35,22 @@ from gflow.dialects.records import record
 
 @record
 class Processor:
-    """Facts about the processors of a level.
+    """Parameters of the CPUs of one level.
 
     Attributes:
         name: the level.
-        tiles: rows and vectors (of `Common.lanes`) of register tiles, the fastest first.
-        strips: rows and vectors of register tiles whose B was packed beforehand, and whose rows are read by addresses.
-        issued, loaded: multiply-adds and loads of vectors that begin in a cycle; latency: cycles of a multiply-add.
-        fetched: bytes that come from the second-level cache in a cycle.
-        around, finishing: cycles of a tile besides its sums, and for each of its vectors.
-        wide: the most vectors of a row of a tile.
-        kc: how much of K one tile sums before it writes its sums, at most (BLIS).
+        tiles: sizes of register tiles as rows and vectors (of `Common.lanes` columns), the fastest first.
+        strips: the same for kernels that read a packed B, and each row of A through its own address.
+        issued, loaded: vector multiply-adds and vector loads that start in a cycle.
+        latency: cycles of a multiply-add.
+        fetched: bytes that the second-level cache delivers in a cycle.
+        around: overhead of a tile in cycles. finishing: overhead for each vector of a tile in cycles.
+        wide: the most vectors in a row of a tile.
+        kc: the largest block of K that a tile sums before it stores its accumulators (BLIS's k_c).
         near: bytes of a core's second-level cache.
-        block: bytes of packed columns that threads share.
-        packing: the time that packing one element takes, in products of one.
-        library: the share of the peak that the library reaches on large products.
+        block: bytes of packed columns of B that threads share.
+        packing: the time of packing one element, in multiply-adds.
+        library: the share of the peak, from 0 to 1, that the BLAS reaches on large products.
     """
 
     name: str
@@ -69,26 +72,26 @@ class Processor:
 
 @record
 class Common:
-    """Facts that stand for processors of all levels.
+    """Parameters that hold for CPUs of all levels. Rates are those of one thread.
 
     Attributes:
-        lanes: float32 elements of a vector in generated code; LLVM makes several instructions of one where registers
-            are shorter.
-        start: nanoseconds until all threads run.
-        operations: elementwise operations a nanosecond on one thread.
-        bytes: bytes a nanosecond that one thread reads and writes.
-        products: float32 multiply-adds a nanosecond on one thread.
-        scored: multiply-adds a nanosecond of attention, with its exponentials.
-        copied: bytes a nanosecond that are copied on one thread.
-        widened, weights: multiply-adds a nanosecond of products with quantized weights, and bytes of these that are
-            read.
-        line, ahead: bytes of a cache line, and how far ahead of what is multiplied the lines of such weights are asked
-            for: two pages, since a processor fetches a single stream ahead to the end of a page.
-        piece: bytes of a result that is made, and used while it is cached.
-        gathered: bytes of patches, or of widened halves, that are made at a time.
-        large: bytes of a result that does not fit a cache.
-        row: elements of a row that stay cached between passes over it.
-        scores: keys of a block of attention, whose scores stay in the first-level cache.
+        lanes: float32 elements of a vector in generated code; LLVM splits it where registers are shorter.
+        start: nanoseconds until all threads of a parallel region run.
+        operations: elementwise operations per nanosecond.
+        bytes: bytes read and written per nanosecond.
+        products: float32 multiply-adds per nanosecond.
+        scored: multiply-adds of attention per nanosecond, its exponentials included.
+        copied: bytes copied per nanosecond.
+        widened: multiply-adds per nanosecond of products with quantized weights.
+        weights: bytes of quantized weights read per nanosecond.
+        line: bytes of a cache line.
+        ahead: how many bytes ahead quantized weights are prefetched: two pages, since the hardware prefetcher stops at
+            the end of a page.
+        piece: bytes of an intermediate result that is consumed while it is cached.
+        gathered: bytes of patches, or of half-precision elements converted to float32, that are produced at a time.
+        large: bytes from which a result is taken not to fit a cache.
+        row: the longest row, in elements, that stays cached between passes over it.
+        scores: keys in a block of attention; their scores stay in the first-level cache.
     """
 
     lanes: int = 16
@@ -114,12 +117,14 @@ ANY = Common()
 
 @record
 class Measured:
-    """What comparisons of gflow's kernels with PyTorch's libraries found on a processor (`compiler/driver/races.py`).
-    They are not repeated there.
+    """Results of timed comparisons of gflow's kernels with PyTorch's libraries on one CPU.
+
+    `compiler/driver/races.py` does not repeat these comparisons on such a CPU.
 
     Attributes:
-        vendor, family, models: the processor's identity (CPUID); of no models, all of the family.
-        level: the instruction sets that the kernels used. threads: up to how many were measured.
+        vendor, family, models: the CPU's identity (CPUID); an empty `models` means all models of the family.
+        level: the level of instruction sets that the kernels used.
+        threads: the largest number of threads that was measured.
         products: the least and the largest ratio of measured to modelled speedup of products over the BLAS.
         few_rows: the contiguous dimensions of B ("k", or "lanes": columns) with which products of up to 16 rows were
             faster than the BLAS.

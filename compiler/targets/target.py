@@ -10,7 +10,7 @@ from .devices import DEVICES, Device
 _BY_ARCH: dict[int | str, Device] = {d.arch: d for d in reversed(DEVICES.values())}
 #: kinds of target
 KINDS = tuple(dict.fromkeys(d.kind for d in DEVICES.values()))
-#: compute capabilities that there is code for, without the dot
+#: compute capabilities that code can be generated for, without the dot
 CUDA_ARCHS = tuple(sorted(d.arch for d in _BY_ARCH.values() if isinstance(d.arch, int) and d.arch))
 #: of a target that names none, by kind
 DEFAULT_ARCHS: dict[str, int | str] = {"cpu": 0, "cuda": 80, "hip": "gfx942"}
@@ -20,7 +20,7 @@ _CALLED = {"cuda": "a compute capability without its dot", "hip": "an architectu
 
 @record
 class Target:
-    """kind: one of `KINDS`. arch: as a device of the table has it: 90 of CUDA for compute capability 9.0, "gfx942"."""
+    """kind: one of `KINDS`. arch: as in `Device.arch`: 90 for CUDA's compute capability 9.0, "gfx942"."""
 
     kind: str
     arch: int | str = 0

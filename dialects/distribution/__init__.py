@@ -1,5 +1,5 @@
-"""Programs of many ranks: meshes, and how values lie on them.
+"""Distributed programs: meshes, and placements of values on them.
 
-mesh      meshes and shardings, and what holds for all collectives of a program
-sharding  sharding rules: which dimensions of an op's operands and results are split together
+mesh      meshes and shardings as attributes, and the verifier of a program's collectives
+sharding  sharding rules: which dimensions of an op's operands and results are sharded together
 """

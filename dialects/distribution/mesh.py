@@ -1,11 +1,11 @@
-"""Meshes and shardings, and what holds for all collectives of a program.
+"""Meshes and shardings as attributes, and the verifier of a program's collectives.
 
 `gflow.mesh` on the module names the axes along which ranks are arranged, row-major (as `DeviceMesh`):
 
     module attributes {gflow.mesh = {axes = ["dp", "tp"], sizes = array<i64: 2, 4>}}
 
-`gflow.sharding` on an argument or a result says for each axis what a rank has of the whole: `S(d)`, its
-part of dimension d; `B`, all of it; `P(sum)`, a term of it (`P(max)`, `P(avg)`, …).
+`gflow.sharding` on an argument or a result has the placement of the value along each axis: with `S(d)`, a rank has its
+shard of dimension d; with `B`, the whole value; with `P(sum)`, an addend of it (likewise `P(max)`, `P(avg)`, …).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..records import record
 
 MESH, SHARDING = "gflow.mesh", "gflow.sharding"
 
-#: on an argument or a result that is this rank's piece (`gflow.shard`) of a tensor: that tensor's shape
+#: on an argument or a result that is this rank's shard (`gflow.shard`) of a tensor: that tensor's shape
 WHOLE = "gflow.whole"
 #: on an argument of which each rank along these mesh axes has a copy
 COPIES = "gflow.copies"
-#: on an argument that callers give their piece of: the mesh axes along which ranks have one each
+#: on an argument of which callers pass their shard: the mesh axes along which it is sharded
 PARTS = "gflow.parts"
 
 _PLACEMENT = re.compile(r"B|S\(\d{1,3}\)|P\((\w+)\)")
@@ -42,10 +42,10 @@ class Mesh:
     sizes: tuple[int, ...]
 
     def size(self, axes: tuple[str, ...]) -> int:
-        """The ranks that differ along these axes alone.
+        """The number of ranks along these axes.
 
         Raises:
-            VerifyError: there is no such axis, or one stands twice.
+            VerifyError: an axis does not exist, or occurs twice.
         """
         for axis in axes:
             if axis not in self.axes:
@@ -83,7 +83,7 @@ def read_mesh(attribute: ir.Attribute) -> Mesh:
 
 
 def mesh_of(function: Any) -> Mesh | None:
-    """The mesh of the module that a function stands in; None without one.
+    """The mesh of the module around a function; None if it has none.
 
     Raises:
         VerifyError: it is malformed.
@@ -98,7 +98,7 @@ def mesh_of(function: Any) -> Mesh | None:
 
 
 def problems(root: ir.Operation) -> Iterator[tuple[str, ir.Operation]]:
-    """What is wrong with meshes, shardings and collectives in a module or function, and where."""
+    """The errors in meshes, shardings and collectives of a module or function, each with its op."""
     unreadable: list[ir.Operation] = []
     for op in modules_and_functions(root):
         if op.name == "func.func":
@@ -129,7 +129,7 @@ def _of_function(function: ir.Operation) -> Iterator[tuple[str, ir.Operation]]:
 
 
 def _of_value(attrs: Any, mesh: Mesh | None) -> Iterator[str]:
-    """A sharding has a placement of each axis."""
+    """Check that a sharding has one valid placement for each axis."""
     if WHOLE in attrs and not isinstance(attrs[WHOLE], ir.DenseI64ArrayAttr):
         yield f"'{WHOLE}' must be array<i64: ...>, found {attrs[WHOLE]}"
     for name in (COPIES, PARTS):
@@ -160,8 +160,10 @@ def _of_value(attrs: Any, mesh: Mesh | None) -> Iterator[str]:
 
 
 def _of_block(block: ir.Block, mesh: Mesh | None) -> Iterator[tuple[str, ir.Operation]]:
-    """Axes exist and have as many ranks as stated; numbers increase, and tokens go from one collective to
-    the next; each start has one wait, and nothing else reads what it gives."""
+    """Check the collectives of a block.
+
+    Their axes exist and have as many ranks as stated. Sequence numbers increase, and a token leads from each collective
+    to the next. Each start has one wait, and no other op uses its result."""
     sequence, token = -1, None
     for view in block.operations:
         op = view.operation

@@ -1,17 +1,19 @@
-"""Sharding rules: which dimensions of an op's operands and results are split together, and what a split leaves to do.
+"""Sharding rules: which dimensions of an op's operands and results are sharded together, and which results are partial.
 
-A rule names *factors*, as Shardy's `OpShardingRule` does: `"m k, k n -> m n"` says of a product that splitting m
-splits the rows of the first operand and of the result, and that splitting k splits both operands and leaves each
-rank a partial sum. The notation is that of einsum and einops:
+A rule names *factors*, as Shardy's `OpShardingRule` does. The rule of a matrix product is `"m k, k n -> m n"`: sharding
+m shards the rows of the first operand and of the result; sharding k shards both operands, and each rank gets a partial
+sum. The notation is that of einsum and einops:
 
-- operands before the arrow, results after it, separated by commas; dimensions by spaces;
-- a name stands for a factor, `_` for a dimension that no rank may hold a part of;
-- `(h r)` is a dimension of two factors, the major one first; `...` any number of leading dimensions, the same in all;
-- a factor of operands that no result has is reduced: the results are partial sums.
+- operands are before the arrow, results after it; commas separate tensors, spaces separate dimensions;
+- a name is a factor, `_` a dimension that cannot be sharded;
+- `(h r)` is a dimension of two factors, the major one first; `...` is any number of leading dimensions, the same in
+  all tensors;
+- a factor of operands that no result has is reduced: with that factor sharded, the results are partial sums.
 
-Rules that depend on attributes or shapes are functions that give `Factors`. A *placement* is what a mesh axis does
-to a value: `S(d)` splits dimension d into equal, contiguous parts, `B` repeats the value, `P(sum)` leaves each rank
-an addend (`max` and `min` likewise; PyTorch's Shard, Replicate and Partial, OneFlow's split, broadcast, partial_sum).
+Rules that depend on attributes or shapes are functions that return `Factors`. A *placement* says how a value is
+distributed along a mesh axis: `S(d)` shards dimension d into equal, contiguous parts, `B` replicates the value, and
+with `P(sum)` each rank has an addend (likewise `P(max)`, `P(min)`, `P(avg)`). These are PyTorch's Shard, Replicate and
+Partial, and OneFlow's split, broadcast and partial_sum.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ from typing import Any
 from ..records import record
 from ..types import TensorType
 
-#: the factors of a dimension, the major one first; none: the dimension stays whole
+#: the factors of a dimension, the major one first; empty for a dimension that cannot be sharded
 Dim = tuple[str, ...]
 Dims = tuple[Dim, ...]
 
-#: reductions that partial values may wait for
+#: the reductions of partial values
 REDUCTIONS = ("sum", "max", "min", "avg")
 
 
@@ -37,16 +39,16 @@ REDUCTIONS = ("sum", "max", "min", "avg")
 class Factors:
     """The rule of one op, for its shapes and attributes.
 
-    operands, results: for each, the factors of its dimensions. sizes: of the factors, in elements.
-    reduces: how results are partial where a factor is split that they lack; "sum" for one not named here.
-    linear: sets of operands. If all of a set are partial sums and the other operands are whole, the op on the
-        addends gives addends of the results. passes: the reductions that this holds for.
-    partial: by factor, operands that lack it and count once: each rank adds its part of the factor to them, so they
-        must be partial sums themselves.
-    masked: by factor, the operand that holds positions along it. Ranks look up what they own of it.
-    draws: the number of the operand that holds a generator's state: parts draw numbers of their own.
-    follows: result i is operand i, however that is placed.
-    alike: results that all ranks have, whatever is split: tokens.
+    operands, results: the factors of each dimension of each tensor. sizes: the size of each factor in elements.
+    reduces: by factor, the reduction of results that lack it while it is sharded; "sum" for factors not listed.
+    linear: sets of operands in which the op is linear: if all operands of a set are partial and the others replicated,
+        the op on each rank's addends gives addends of the results. passes: the reductions for which this holds.
+    partial: by factor, operands that lack it and must count once: every rank adds its part of the factor to them, so
+        they must be partial sums while the factor is sharded.
+    masked: by factor, the operand that has positions along it. Each rank looks up the positions that it owns.
+    draws: the number of the operand with a generator's state; each shard draws its own numbers.
+    follows: result i has the placement of operand i, whatever it is.
+    alike: results that are equal on all ranks, for any sharding: tokens.
     """
 
     operands: tuple[Dims, ...]
@@ -62,15 +64,15 @@ class Factors:
     alike: frozenset[int] = frozenset()
 
 
-#: operand types, result types, attributes as plain data → the rule; None: the op runs on whole values
+#: operand types, result types, attributes as plain data → the rule; None if the op needs replicated values
 FactorsOf = Callable[[Sequence[TensorType], Sequence[TensorType], dict[str, Any]], Factors | None]
 
 
 @record
 class ShardingRule:
-    """How an op is declared to shard: a text, or a function where that depends on attributes or shapes.
+    """The sharding rule in an op's declaration: a text, or a function if the rule depends on attributes or shapes.
 
-    linear, passes: as of `Factors`, for a text.
+    linear, passes: those of `Factors`, for a text.
     """
 
     factors: str | FactorsOf
@@ -80,7 +82,7 @@ class ShardingRule:
     def of(
         self, operands: Sequence[TensorType], results: Sequence[TensorType], attrs: dict[str, Any]
     ) -> Factors | None:
-        """The rule for these types and attributes; None where the op runs on whole values."""
+        """The rule for these types and attributes; None if the op needs replicated values."""
         if callable(self.factors):
             found = self.factors(operands, results, attrs)
             return None if found is None else _sized(found, operands, results)
@@ -95,10 +97,10 @@ class ShardingRule:
 
 @cache
 def parse(text: str) -> tuple[tuple[Dims, ...], tuple[Dims, ...]]:
-    """A rule's text as factors of operands and of results; `("...",)` stands for leading dimensions.
+    """Parse a rule's text into the factors of operands and of results; `("...",)` represents leading dimensions.
 
     Raises:
-        ValueError: the text is none.
+        ValueError: the text is not a rule.
     """
     sides = text.split("->")
     if len(sides) != 2:
@@ -121,7 +123,7 @@ def _dim(item: str) -> Dim:
 
 
 def _expanded(dims: Dims, rank: int) -> Dims:
-    """`...` as the dimensions that it stands for."""
+    """The dimensions of a tensor of `rank`, with `...` expanded."""
     if ("...",) not in dims:
         return dims
     at = dims.index(("...",))
@@ -132,7 +134,7 @@ def _expanded(dims: Dims, rank: int) -> Dims:
 def _sized(
     found: Factors, operands: Sequence[TensorType], results: Sequence[TensorType]
 ) -> Factors:
-    """With the sizes of the factors, from the dimensions that they stand alone in, then from the others."""
+    """Add the sizes of the factors, first from dimensions of a single factor, then from the others."""
     sizes = dict(found.sizes)
     compound = []
     for dims, ty in (*zip(found.operands, operands), *zip(found.results, results)):
@@ -156,13 +158,13 @@ def _sized(
 
 @cache
 def split_dim(placement: str) -> int | None:
-    """The dimension that a placement splits; None where it splits none."""
+    """The dimension that a placement shards; None if it shards none."""
     return int(placement[2:-1]) if placement.startswith("S(") else None
 
 
 @cache
 def reduction(placement: str) -> str | None:
-    """The reduction that a partial value waits for; None where the placement is no partial one."""
+    """The reduction of a partial placement; None for other placements."""
     return placement[2:-1] if placement.startswith("P(") else None
 
 
@@ -180,9 +182,9 @@ def check_placement(text: str, rank: int) -> None:
 
 
 def check_sharding(placed: Sequence[str], ty: TensorType, sizes: Sequence[int]) -> None:
-    """Raise ValueError unless a value of type `ty` can lie so on a mesh of these sizes.
+    """Raise ValueError unless a value of type `ty` can have these placements on a mesh of these sizes.
 
-    Terms of a sum of maxima are in no order, so there is one reduction for all axes.
+    Different reductions do not commute (a sum of maxima), so all partial placements must have the same reduction.
     """
     if len(placed) != len(sizes):
         raise ValueError(
@@ -196,9 +198,9 @@ def check_sharding(placed: Sequence[str], ty: TensorType, sizes: Sequence[int]) 
 
 
 def local_type(ty: TensorType, placements: Sequence[str], sizes: Sequence[int]) -> TensorType:
-    """The type of the part that a rank holds of a value of type `ty`.
+    """The type of a rank's shard of a value of type `ty`.
 
-    placements, sizes: of the mesh's axes.
+    placements, sizes: one for each axis of the mesh.
 
     Raises:
         ValueError: a dimension cannot be split evenly.

@@ -1,10 +1,10 @@
-"""What the compiler hands to the runtime, as plain data.
+"""Compiled programs as plain data: the interface between the compiler and the runtime.
 
-That is kernels, a flat list of steps, and where every tensor lives. Beside it:
+A `Program` has kernels, a flat list of steps, and the address of every tensor. Other modules of the package:
 
-accesses   what the steps of a program read and write, as its IR says: plain data to check a run against
+accesses   the memory that each step may read and write, from the IR; the runtime's checks compare a run with it
 form       a `Program` as JSON and back, without pickle
-processor  which instructions code for this processor may use: what it has, or what `GFLOW_CPU_ISA` limits it to
+processor  the instruction sets that code for this CPU may use: those it has, or those that `GFLOW_CPU_ISA` allows
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..extents import Extent, N, Piece
 from ..records import record
 from ..types import TensorType
 
-#: upstream passes that take kernels from `scf`/`arith`/`vector`/`math` to the LLVM dialect
+#: upstream passes that lower kernels from `scf`/`arith`/`vector`/`math` to the LLVM dialect
 KERNEL_LOWERING = (
     "builtin.module(canonicalize,cse,convert-scf-to-cf,convert-math-to-llvm,convert-vector-to-llvm,"
     "convert-to-llvm,reconcile-unrealized-casts)"
 )
 
-#: where a tensor lives: in the arena, in an argument's own storage, in a result that the caller
-#: gets, in a constant. Steps also write to what an executable has for itself: "status" 0 is its report of a
-#: check that failed, "status" 1 counts the runs of each check, on a device.
+#: memory that a step addresses: the arena, the storage of an argument, a result's buffer, a constant, or a status
+#: buffer of the executable. Status buffer 0 has the report of a failed check; on a GPU, status buffer 1 counts the
+#: runs of each check.
 Space = Literal["arena", "arg", "result", "constant", "status"]
 
 
@@ -45,8 +45,10 @@ class KernelAddress(NamedTuple):
 
 @record
 class TensorRef:
-    """A tensor in memory; strides in elements. In programs with a size, numbers of its place, shape and
-    strides may be `Extent`s."""
+    """A tensor in memory; strides in elements.
+
+    In programs with a dynamic dimension, the offset, shape and strides may be `Extent`s.
+    """
 
     place: Place
     type: TensorType
@@ -55,13 +57,13 @@ class TensorRef:
 
 @record
 class KernelStep:
-    """Run a kernel function on a list of 64-bit words: numbers as they are, places and kernels as addresses.
+    """Call a kernel function with a list of 64-bit words: numbers, and the addresses of places and of kernels.
 
-    parallel: run it on all threads of the pool; else on the calling one.
-    shared: its function does the calling thread's share of the work, on any number of threads.
+    parallel: run it on all threads of the pool; otherwise on the calling thread.
+    shared: the function computes its thread's share of the work, for any number of threads.
     label: the op's name and source, for profiles.
-    reach: for each place among the words, the bytes from there on that the op may touch.
-    from_size: of a program with a size, the least one at which it is parallel.
+    reach: for each place among the words, how many bytes from its address on the op may access.
+    from_size: in a program with a dynamic dimension, the least size at which the step is parallel.
     """
 
     kernel: str
@@ -75,7 +77,7 @@ class KernelStep:
 
 @record
 class KernelGroup:
-    """Kernels that run side by side, as one launch; none reads what another one writes."""
+    """Kernels that run concurrently, as one launch; none reads what another one writes."""
 
     members: tuple[KernelStep, ...]
     label: str
@@ -83,7 +85,7 @@ class KernelGroup:
 
 @record
 class AtenStep:
-    """Call an ATen overload; its results are copied into `outputs` (None: not used)."""
+    """Call an ATen overload and copy its results into `outputs` (None for an unused result)."""
 
     overload: str
     args: str
@@ -94,11 +96,12 @@ class AtenStep:
 
 @record
 class EngineStep:
-    """Have another engine run a part of the program. All inputs are read before the first output is written.
+    """Run a part of the program by another engine. All inputs are read before the first output is written.
 
-    engine: its name. code: what it compiles, base64 of the zlib-compressed file in its form. numbers: of a program
-    with a size, what is put into the code for each size, which is then a text for `str.format`. frozen: inputs that
-    are constants of what the engine compiles; where their values change, it compiles again.
+    engine: the engine's name.
+    code: the model that the engine compiles: base64 of the zlib-compressed file in the engine's format.
+    numbers: in a program with a dynamic dimension, the numbers that `str.format` inserts into the model for each size.
+    frozen: inputs that are constants of the compiled model; the engine compiles again after their values change.
     """
 
     engine: str
@@ -112,9 +115,9 @@ class EngineStep:
 
 @record
 class Ranks:
-    """Who takes part in a collective: the ranks along mesh axes (`Program.mesh`), or a process group by its name.
+    """The ranks of a collective: those along mesh axes (`Program.mesh`), or a process group by its name.
 
-    count: how many they are.
+    count: the number of ranks.
     """
 
     axes: tuple[str, ...]
@@ -124,10 +127,11 @@ class Ranks:
 
 @record
 class CollectiveStep:
-    """Begin a collective; the `WaitStep` of its number comes later, and nothing touches `input` or `output` meanwhile.
+    """Start a collective. No step accesses `input` or `output` until the `WaitStep` with its number.
 
-    input: None of recv. output: None of send. reduction: "" where none is made. root, peer: a rank of the group; -1
-    where there is none. sends, takes: elements for and from each rank, of an all_to_all of unequal parts.
+    input: None for recv. output: None for send. reduction: "" for a collective without one. root, peer: a rank of the
+    group; -1 if the collective has none. sends, takes: the elements to and from each rank, for an all_to_all of unequal
+    parts.
     """
 
     kind: str
@@ -153,7 +157,7 @@ class WaitStep:
 
 @record
 class ShardStep:
-    """Copy this rank's piece of a tensor: of its elements, filled up with zeros to a multiple of the ranks."""
+    """Copy this rank's shard of a tensor, whose elements are padded with zeros to a multiple of the number of ranks."""
 
     ranks: Ranks
     input: TensorRef
@@ -163,8 +167,8 @@ class ShardStep:
 
 @record
 class TritonConfig:
-    """One way to run a Triton kernel: values of its `tl.constexpr` parameters that may be chosen
-    (block sizes), warps in a block, and stages of a software pipeline."""
+    """One configuration of a Triton kernel: the values of its tunable `tl.constexpr` parameters (block sizes), warps in
+    a block, and stages of the software pipeline."""
 
     constants: dict[str, int]
     num_warps: int = 4
@@ -177,15 +181,15 @@ class TritonConfig:
 
 @record
 class TritonKernel:
-    """A Triton kernel as text, and how it may be run.
+    """The source of a Triton kernel, and its configurations.
 
     source: Python; one `@triton.jit` function of the kernel's name, after the functions it calls.
-    parameters: those that a launch gives, in order: name to Triton type ("*fp32", "i32", "i64", "fp32").
-    constants: `tl.constexpr` parameters that every launch of this kernel has in common.
+    parameters: the arguments of a launch in order: name to Triton type ("*fp32", "i32", "i64", "fp32").
+    constants: `tl.constexpr` parameters that are the same for all launches of this kernel.
     multiples: the parameters that are multiples of 16 (numbers, or addresses in bytes).
-    configs: ways to run it; the first is the cost model's choice.
-    grid: one to three Python expressions for the number of programs, over parameters, constants,
-        those of a config, and `cdiv`.
+    configs: the configurations; the first is the cost model's choice.
+    grid: one to three Python expressions for the number of programs, in terms of parameters, constants,
+        the values of a config, and `cdiv`.
     """
 
     name: str
@@ -201,9 +205,9 @@ class TritonKernel:
 class LaunchStep:
     """Launch a Triton kernel.
 
-    args: one for each of its parameters; places as addresses.
-    config: which of the kernel's configs. grid: the number of programs, three numbers.
-    reach: for each place among the arguments, the bytes from there on that the op may touch.
+    args: one for each of the kernel's parameters; places are passed as addresses.
+    config: the number of the kernel's configuration. grid: the number of programs along three axes.
+    reach: for each place among the arguments, how many bytes from its address on the op may access.
     """
 
     kernel: str
@@ -218,10 +222,12 @@ class LaunchStep:
 class DeviceCode:
     """A Triton kernel compiled with one config for one architecture.
 
-    image: base64 of the zlib-compressed image: NVIDIA's cubin, or AMD's code object (hsaco). entry: its function.
-    shared: bytes of shared memory a block. warps: of the device's size, a block. scratch: bytes of global scratch a
-    block needs. registers, spills: of a thread; spills in bytes. scalar_spills: of AMD, bytes of scalar registers
-    that are kept in lanes of vector registers. instructions: matrix instructions used, sorted.
+    image: base64 of the zlib-compressed image: NVIDIA's cubin, or AMD's code object (hsaco).
+    entry: the name of the kernel function in it.
+    shared: bytes of shared memory per block. warps: warps of the device's size per block. scratch: bytes of global
+    scratch memory per block. registers: registers per thread. spills: bytes of spilled registers per thread.
+    scalar_spills: on AMD, bytes of scalar registers that are spilled to lanes of vector registers.
+    instructions: the matrix instructions in the code, sorted.
     """
 
     image: str
@@ -237,11 +243,11 @@ class DeviceCode:
 
 @record
 class Race:
-    """What was measured for a step before it was chosen how to run it.
+    """The timed comparison that selected the kernel of a step.
 
-    step: its number in the program; label: the op's name and source. device: where.
-    seconds: by way, the fastest first, which is the one that runs: "BLOCK=64, 4 warps, 2 stages", "library". None
-    where other work on the machine disturbed the measurement, so that the model's choice runs.
+    step: the step's number in the program. label: the op's name and source. device: the device of the measurement.
+    seconds: time by alternative ("BLOCK=64, 4 warps, 2 stages", "library"), the fastest first, which the step runs. A
+    time is None if other work on the machine disturbed the measurement; the step then runs the cost model's choice.
     """
 
     step: int
@@ -252,9 +258,9 @@ class Race:
 
 @record
 class Check:
-    """An error that a step may report, by the number of this in `Program.checks`.
+    """An error that a step may report by its number in `Program.checks`.
 
-    error: the exception's name. message: `{}` in it stands for the value that was found.
+    error: the exception's name. message: the text; `{}` is replaced by the value that failed the check.
     label: the op's name and source.
     """
 
@@ -270,8 +276,10 @@ Step = Member | KernelGroup
 
 @record
 class Argument:
-    """A function argument: its role in the graph, dotted name, type and strides. pieces: the ranks that have a piece
-    of it each, where this is one. part: callers give it as their piece; else as the whole tensor, to be divided."""
+    """A function argument: its role in the graph, dotted name, type and strides.
+
+    pieces: for a sharded argument, the ranks that have one shard each. part: callers pass their shard; otherwise they
+    pass the whole tensor, and the runtime takes the shard."""
 
     role: str
     name: str
@@ -292,8 +300,9 @@ class Result:
 
 @record
 class Size:
-    """A number that each call brings along, in argument number `argument` (int64): numbers of the program
-    depend on it. second: another one, which varies on its own."""
+    """A dynamic dimension: each call passes its value in argument number `argument` (int64).
+
+    second: a second dynamic dimension, independent of the first."""
 
     name: str
     least: int
@@ -312,7 +321,7 @@ class Size:
         return self.most if self.second is None else (self.most, self.second.most)
 
     def of(self, args: Sequence[Any]) -> N:
-        """What a call's arguments bring along."""
+        """The values of the dynamic dimensions in a call's arguments."""
         n = int(args[self.argument])
         return n if self.second is None else (n, int(args[self.second.argument]))
 
@@ -321,18 +330,20 @@ class Size:
 class Program:
     """A compiled function.
 
-    ir: the planned module's text, which the rest was made from.
-    kernels: function name to its MLIR text; declarations: what they call, name to text.
-    arena_bytes: the planned values, then scratch that steps share.
-    max_threads: threads that scratch was planned for.
-    target: what the code is for: "cpu", "cuda:90".
-    triton: Triton kernels by name. device_code: compiled ones, by `kernel/config`.
-    size: what its sizes vary with, if they do. twin: the planned module at the other stand-in, of such a program.
-    races: how steps were chosen by measuring.
+    ir: the text of the planned module, from which all other fields were generated.
+    kernels: MLIR text by function name. declarations: the text of functions that kernels call, by name.
+    arena_bytes: the size of the arena: the planned values, then scratch memory that steps share.
+    max_threads: the number of threads that the scratch memory is for.
+    target: the target of the code: "cpu", "cuda:90".
+    triton: Triton kernels by name. device_code: compiled Triton kernels by `kernel/config`.
+    size: the program's dynamic dimension, if any. twin: the text of the planned module with the other prime that
+    represents the dimension (`gflow.dialects.extents`).
+    races: timed comparisons that selected kernels of steps.
     checks: errors that steps may report.
-    first_write: the first step that writes into an argument; before it, a call can be given up.
-    mesh: ranks along each axis that collectives name; ranks are numbered row-major.
-    seal: the digest of all else (`program_form.seal`), by whoever made it.
+    first_write: the number of the first step that writes into an argument; an earlier failure leaves arguments as they
+    were.
+    mesh: the number of ranks along each mesh axis of the collectives; ranks are numbered row-major.
+    seal: the digest of all other fields (`form.seal`), computed by the code that made the program.
     """
 
     name: str

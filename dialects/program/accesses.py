@@ -1,4 +1,4 @@
-"""What the steps of a program read and write, as its IR says: plain data to check a run against."""
+"""The memory that each step of a program may read and write, from the IR. Checks compare a run with it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from . import Place, TensorRef
 
 @record
 class Access:
-    """A value of the IR, by its number, and where a step touches it."""
+    """An access of a step to a value of the IR: the value's number, and its place."""
 
     value: int
     ref: TensorRef
@@ -16,10 +16,10 @@ class Access:
 
 @record
 class Unit:
-    """Steps `begin` to `end` (left out), which together run some ops.
+    """Steps `begin` to `end` (exclusive), which together run one or more ops.
 
-    scratch: bytes of the arena, from and to, that they may use besides. in_place: reads and writes, by
-    number, that may be of the same memory.
+    scratch: the ranges of bytes of the arena that they may use as scratch memory. in_place: pairs of a read and a
+    write, by number, that may share memory.
     """
 
     begin: int
@@ -32,8 +32,11 @@ class Unit:
 
 @record
 class Accesses:
-    """arguments, constants: the values that are there at the beginning. returned: those that the caller
-    gets, and where."""
+    """All accesses of a program.
+
+    units: in the order of steps. arguments, constants: the values that are defined at the beginning. returned: the
+    values that the caller gets, and their places.
+    """
 
     units: tuple[Unit, ...]
     arguments: tuple[int, ...]

@@ -1,8 +1,8 @@
-"""A `Program` as JSON and back, without pickle; every field is of the type that its dataclass declares.
+"""Writes a `Program` as JSON and reads it, without pickle.
 
-Dataclasses and named tuples of `gflow.dialects.program` become lists that start with their name, and have
-every field in order; reading makes only these. The declarations are the schema: a field that is added to
-a dataclass is written, read and checked, and its values are what its annotation says.
+A dataclass or named tuple of `gflow.dialects.program` becomes a list of its name and its fields in order. Reading
+creates instances of these types only. The type declarations are the schema: every field, including one that is added
+later, is written, read, and checked against its annotation.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..extents import Extent, leaves
 from ..types import DTYPES, TensorType
 from . import Program
 
-#: what no number of a program reaches: addresses have 48 bits, words 64
+#: an upper bound of all numbers in a program: addresses have 48 bits, words 64
 _MOST = 1 << 64
 
 
 class ProgramError(ValueError):
-    """A program from a file is damaged, not whole, or of another version."""
+    """A program in a file is damaged, incomplete, or of another version."""
 
 
 def _known() -> dict[str, Any]:
@@ -48,10 +48,10 @@ _ATOMS = (str, int, float, bool, type(None))
 
 
 def encode(value: Any) -> Any:
-    """A part of a program as JSON.
+    """A part of a program as JSON data.
 
     Raises:
-        TypeError: a program does not hold values of this kind.
+        TypeError: programs have no values of this type.
     """
     kind = type(value)
     if kind in _ATOMS:
@@ -71,10 +71,10 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """What `encode` was given.
+    """The inverse of `encode`.
 
     Raises:
-        ProgramError: there is something of another kind, or with fields missing.
+        ProgramError: the data has values of other types, or fields are missing.
     """
     if isinstance(value, dict):
         return {key: decode(item) for key, item in value.items()}
@@ -97,11 +97,11 @@ def decode(value: Any) -> Any:
 
 
 def seal(program: Program) -> str:
-    """The digest of all of a program, code and IR included.
+    """The digest of a whole program, code and IR included.
 
-    Whoever makes a program writes it down. What is changed afterwards, in memory or in a file whose
-    checksums are in order, shows: what kernels touch depends on their text, their configs and the numbers
-    they are given together, so all of these are in one digest.
+    The code that makes a program stores the digest in it. A later change, in memory or in a file with valid checksums,
+    is found by comparing digests. The memory that a kernel accesses depends on its text, its configuration and its
+    arguments together, so one digest covers all of them.
     """
     values = {f.name: getattr(program, f.name) for f in fields(program) if f.name != "seal"}
     values["ir"] = _digest(program.ir.encode())
@@ -142,19 +142,19 @@ def unpacked(text: str) -> bytes:
 
 
 def check_types(program: Program) -> None:
-    """Every value is of the type that its field declares.
+    """Check that every value has the declared type of its field.
 
     Raises:
-        ProgramError: one is not; it says where.
+        ProgramError: a value has another type; the message says which field.
     """
     check_value(program, Program, "program", program.size is not None)
 
 
 def check_value(value: Any, wanted: Any, where: str, sized: bool = False) -> None:
-    """A value is of a declared type. sized: integers may be extents.
+    """Check that a value has a declared type. sized: integers may be `Extent`s.
 
     Raises:
-        ProgramError: it isn't.
+        ProgramError: it has another type; the message starts with `where`.
     """
     if not _checker(wanted, sized)(value):
         # told anew, slowly: where it is
@@ -221,7 +221,7 @@ def _checker(wanted: Any, sized: bool) -> Callable[[Any], bool]:
 
 
 def _is_extent(v: Any) -> bool:
-    """Integers of any sign, and a degree that stays computable."""
+    """Whether a value is an `Extent` of integers whose degree is small enough to evaluate."""
     return (
         type(v) is Extent
         and type(v.coefficients) is tuple
@@ -235,7 +235,7 @@ def _is_extent(v: Any) -> bool:
 
 
 def _parts(value: Any, wanted: Any, sized: bool) -> list[tuple[Any, Any, str]]:
-    """What a value is made of: each part with its type and name."""
+    """The parts of a value, each with its declared type and name."""
     origin, args = get_origin(wanted), get_args(wanted)
     if origin in (Union, types.UnionType):
         for way in args:

@@ -1,4 +1,4 @@
-"""Which instructions code for this processor may use: what it has, or what `GFLOW_CPU_ISA` limits it to.
+"""The instruction sets that code for this CPU may use: those it has, or those that `GFLOW_CPU_ISA` allows.
 
 GFLOW_CPU_ISA=x86-64-v3    kernels for any processor with AVX2 and FMA
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @cache
 def _processor_lines() -> tuple[str, ...]:
-    """What the system says of the first processor; nothing where it doesn't."""
+    """The system's description of the first processor; empty if there is none."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -50,7 +50,7 @@ def features() -> frozenset[str]:
     return frozenset()
 
 
-#: names what kernels are limited to
+#: environment variable with the level that kernels are limited to
 ISA = "GFLOW_CPU_ISA"
 
 _V2 = frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})
@@ -62,10 +62,10 @@ LEVELS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
 
 
 def limit() -> str:
-    """What `GFLOW_CPU_ISA` limits kernels to; "" without.
+    """The level that `GFLOW_CPU_ISA` limits kernels to; "" if it is not set.
 
     Raises:
-        ValueError: it names no level, or one that this processor hasn't.
+        ValueError: its value is not a level, or this CPU does not support that level.
     """
     level = os.environ.get(ISA, "")
     if not level:

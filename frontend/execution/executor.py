@@ -16,7 +16,7 @@ import torch.distributed as dist
 from gflow.dialects.distribution.mesh import MESH
 from gflow.dialects.program import Program
 from gflow.dialects.records import record
-from gflow.errors import GraphInputError, GraphTraceError
+from gflow.errors import GraphError, GraphInputError, GraphTraceError
 from gflow.runtime.composed.frozen import Frozen, constants_of
 from gflow.runtime.distributed import groups
 from gflow.runtime.distributed.shared_work import done_once
@@ -216,6 +216,8 @@ def _compile(module: Any, options: Any, trace: Trace) -> Programs:
     """The programs of a module: from the disk cache, or from another rank that runs it as well, or compiled."""
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import compile_programs, resolve
+    from gflow.compiler.driver.pass_manager import PipelineError
+    from gflow.compiler.ir.errors import BudgetError
 
     allow_tf32(module, options)
 
@@ -223,7 +225,15 @@ def _compile(module: Any, options: Any, trace: Trace) -> Programs:
         twin = None if trace.size is None else _lowered(trace, options, 1)
         if twin is not None:
             allow_tf32(twin, options)
-        return compile_programs(module, options, twin)
+        try:
+            return compile_programs(module, options, twin)
+        except PipelineError as error:
+            cause = error.__cause__
+            if not isinstance(cause, BudgetError):
+                raise
+            raise GraphError(
+                f"{trace.name}: {cause}; set a larger one: config.set_memory_budget({cause.least})"
+            ) from None
 
     shared = MESH in module.operation.attributes and world_size() > 1
     if cache.directory() is None and not shared:

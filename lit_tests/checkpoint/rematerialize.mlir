@@ -6,7 +6,7 @@
 // Activations of 16 KiB each wait for the way back; some of them are computed again.
 // NONE-NOT: gflow.recomputed
 // NONE-NOT: gflow.rematerialized
-// LEAST: error: the memory budget of 10000 bytes cannot be met: the least that was found is {{[0-9]+}} bytes, and {{[0-9]+}} bytes are needed without computing anything again
+// LEAST: error: the memory budget of 10000 bytes cannot be met: the least that was found is {{[0-9]+}} bytes, and {{[0-9]+}} bytes are needed without recomputation
 // RANGE: error: budget must be a number of bytes, fraction between 0 and 1
 // CHECK-LABEL: func.func @chain(
 // CHECK-SAME:    gflow.rematerialized = {arena_after = {{[0-9]+}} : i64, arena_before = {{[0-9]+}} : i64, budget = 50000 : i64, ops = {{[0-9]+}} : i64, seconds = {{.*}} : f64}

@@ -25,8 +25,10 @@ from ..tensors import Placed, addresses_of
 
 
 class Constants:
-    """The results of a prologue for the tensors of its latest run. Programs with equal prologues share them. names: of
-    the tensors that it reads."""
+    """The results of a prologue for the tensors of its latest run. Programs with equal prologues share them.
+
+    names: the names of the tensors that it reads.
+    """
 
     def __init__(self, program: Program, names: Sequence[str], where: torch.device | None) -> None:
         self.program, self.names = program, tuple(names)
@@ -40,7 +42,7 @@ class Constants:
         """The results of the prologue for these tensors, which have the addresses `places`."""
         with self._lock:
             if self._watched is None or not self._watched.same(tensors, places):
-                self._watched = None  # given up in the middle, it is computed anew
+                self._watched = None  # after an interrupt, it is computed again
                 watched = Watched(tensors, places)
                 self._values = self._run(list(tensors))
                 self._run.close()
@@ -50,7 +52,7 @@ class Constants:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all results."""
+        """The bytes of all results of the prologue."""
         return sum(r.type.nbytes for r in self.program.results)
 
 
@@ -63,8 +65,15 @@ def constants_of(
     tensors: Sequence[torch.Tensor],
     where: torch.device | None = None,
 ) -> Constants:
-    """The results of a prologue. Equal prologues of the same tensors share them. names: of these tensors."""
-    # of the IR the numbers of arguments differ, where other programs have other arguments
+    """The results of a prologue. Equal prologues of the same tensors share them.
+
+    Args:
+        program: the prologue.
+        names: the names of the tensors that it reads.
+        tensors: these tensors.
+        where: the device; None: the CPU.
+    """
+    # the IR has the numbers of arguments, which differ between programs with other arguments
     content = repr(replace(program, ir="", seal="")).encode()
     told = hashlib.sha256(content).hexdigest()
     key = (told, tuple(names), *map(torch.Tensor.data_ptr, tensors), where)
@@ -75,10 +84,14 @@ def constants_of(
 
 
 class Frozen:
-    """Runs a program as an `Executable`, on the arguments that it has without a prologue.
+    """Runs a program with a prologue. It has the interface of an `Executable`, with the arguments before freezing.
 
-    constants: the results of the prologue. reads: the positions of its inputs among the arguments. run: the program.
-    given: for each argument of the program its position among the arguments, or -1 - n for the n-th constant.
+    Attributes:
+        constants: the results of the prologue.
+        reads: the positions of the prologue's inputs among the arguments.
+        run: the program that runs at each call.
+        given: for each argument of that program, its position among the arguments, or -1 - n for result n of the
+            prologue.
     """
 
     def __init__(
@@ -111,7 +124,7 @@ class Frozen:
         return self.run(self.arguments(arguments))
 
     def timed(self, arguments: Sequence[torch.Tensor]) -> Any:
-        """As `Executable.timed`, of the program that runs at each call."""
+        """As `Executable.timed`, for the program that runs at each call."""
         start = time.perf_counter()
         mine = self.arguments(arguments)
         results, times, spans = self.run.timed(mine)

@@ -19,20 +19,20 @@ from ..interrupts import HalfDone, held
 
 
 class Part(Protocol):
-    """One of the two programs, ready to run. takes_rng: its last argument is (seed, offset)."""
+    """One of the two programs, ready to run."""
 
     @property
     def run(self) -> Callable[[list[torch.Tensor]], Any]:
-        """The function that runs the part. It takes the list of arguments and returns the results."""
+        """The function that runs the program. It takes the list of arguments and returns the results."""
 
     @property
     def takes_rng(self) -> bool:
-        """Whether a run draws from PyTorch's random generator."""
+        """Whether a run draws from PyTorch's random generator: the last argument is then (seed, offset)."""
 
 
 @record
 class Ready:
-    """A part."""
+    """A `Part` as plain data."""
 
     run: Callable[[list[torch.Tensor]], Any]
     takes_rng: bool
@@ -42,9 +42,13 @@ class Ready:
 class Split:
     """How a step's arguments, by position, are divided between its programs.
 
-    count: the number of micro-batches. forward, update: the arguments of each program. inputs: arguments that are split
-    along their first dimension. sums: the buffers of gradients. results: the number of results of the first program
-    that are not updates. stacked: whether 0-d results become a tensor with one element for each micro-batch.
+    Attributes:
+        count: the number of micro-batches.
+        forward, update: the arguments of each program.
+        inputs: the arguments that are split along their first dimension.
+        sums: the arguments that are buffers of gradients.
+        results: the number of results of the first program that are not updates.
+        stacked: whether 0-d results become a tensor with one element for each micro-batch.
     """
 
     count: int
@@ -57,19 +61,21 @@ class Split:
 
 
 def split(tensor: torch.Tensor, count: int) -> Sequence[torch.Tensor]:
-    """Equal parts along the first dimension, as views."""
+    """`count` equal parts of a tensor along its first dimension, as views."""
     return tensor.split(max(tensor.shape[0] // count, 1)) if tensor.shape[0] else [tensor] * count
 
 
 class MicroBatches:
     """Runs one step, with the interface of an `Executable` and the arguments and results of the whole batch.
 
-    forward: the program of a micro-batch. update: that of the optimizers. executables: both; they never run at the same
-    time, so they may share an arena.
+    Attributes:
+        forward: the program of a micro-batch.
+        update: the program of the optimizers.
+        executables: both. They never run at the same time, so they may share an arena.
     """
 
     def __init__(self, forward: Part, update: Part, parts: Split, kept: Sequence[int] = ()) -> None:
-        """kept: the gradients' buffers, by position, that are read after a step."""
+        """kept: the positions of gradients' buffers that are read after a step."""
         self.forward, self.update, self.split = forward, update, parts
         self.executables = [forward.run, update.run]
         self.done = False
@@ -130,8 +136,12 @@ class MicroBatches:
     def timed(
         self, arguments: list[Any]
     ) -> tuple[list[torch.Tensor], list[tuple[float, float]], list[tuple[str, float, float]]]:
-        """Run once; returns the results, the times of the last micro-batch's steps, and spans of the host's time: as
-        `Executable.timed` of that micro-batch, and those before it and the optimizers behind it."""
+        """Run once, with times.
+
+        Returns:
+            The results; the times of the last micro-batch's steps; and spans of the host's time: those of
+            `Executable.timed` for that micro-batch, the micro-batches before it, and the optimizers.
+        """
         forward, times, spans = self.forward, [], []
 
         def run(mine: list[Any]) -> list[torch.Tensor]:
@@ -154,10 +164,10 @@ class MicroBatches:
 
 
 class Joined:
-    """One result of all micro-batches."""
+    """One result of `build()`, joined over all micro-batches."""
 
     def __init__(self, first: torch.Tensor, count: int, stacked: bool = False) -> None:
-        """stacked: a single number becomes one element of a tensor for each micro-batch."""
+        """stacked: whether 0-d results become a tensor with one element for each micro-batch."""
         if stacked and not first.ndim:
             first = first.reshape(1)
         self.count, self.dtype = count, first.dtype
@@ -176,8 +186,10 @@ class Joined:
             self.whole = torch.zeros((), dtype=wide, device=first.device)
 
     def add(self, part: torch.Tensor, k: int) -> None:
-        """Take in the result of micro-batch `k`: rows go to their place, a 0-d result is added. part: [rows,
-        …] or []."""
+        """Add the result of micro-batch `k`: its rows are copied to their place, a 0-d result is added.
+
+        part: the result, of shape [rows, …] or [].
+        """
         if self.count == 1:
             return
         if self.whole.ndim:
@@ -186,8 +198,10 @@ class Joined:
             self.whole += part
 
     def result(self) -> torch.Tensor:
-        """The result of the whole batch, in the dtype that the author sees: rows joined, means of 0-d floats;
-        0-d integers stay sums."""
+        """The result of the whole batch, in the dtype of `build()`'s result.
+
+        Rows are concatenated. 0-d floats are averaged; 0-d integers are summed.
+        """
         if (
             self.count == 1
             or self.whole.ndim

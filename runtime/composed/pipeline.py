@@ -1,4 +1,4 @@
-"""Runs a training step in pipeline stages: the actions of this rank in order, with messages to and from others.
+"""Runs a training step in pipeline stages: the actions of this rank in order, with messages between ranks.
 
 An action is the forward or backward of one stage for one micro-batch; each has its own program. An action sends its
 values for other ranks at once, and receives the values that it needs just before it runs. After the last action each
@@ -31,8 +31,13 @@ Action = tuple[str, int, int]
 
 @record
 class Value:
-    """A value that one part passes to others. maker: kind and stage. takers: kinds and stages, in the order in which a
-    micro-batch reaches them."""
+    """A value that one part passes to others. A part is the forward or backward of a stage.
+
+    Attributes:
+        shape, dtype: those of the tensor.
+        maker: kind ("F" or "B") and stage of the part that computes it.
+        takers: kinds and stages of the parts that read it, in the order in which a micro-batch reaches them.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -42,11 +47,15 @@ class Value:
 
 @record
 class StageProgram:
-    """A part that this rank runs.
+    """A part that this rank runs: the forward or backward of a stage, or the optimizers.
 
-    arguments: those of the program: ("step", n) is argument n of the step, ("value", k) is value k. results: those of
-    the program, in order: ("value", k), ("result", n) is the n-th result of `build()`, ("update", n) is the new value
-    of argument n of the step. divided: the arguments of the step that are passed as this rank's piece (ZeRO).
+    Attributes:
+        run: runs its program.
+        takes_rng: whether the last argument of the program is (seed, offset).
+        arguments: the arguments of the program: ("step", n) is argument n of the step, ("value", k) is value k.
+        results: the results of the program: ("value", k) is value k, ("result", n) is the n-th result of `build()`,
+            ("update", n) is the new value of argument n of the step.
+        divided: the arguments of the step that are passed as this rank's piece (ZeRO).
     """
 
     run: Callable[[list[Tensor]], Sequence[Tensor]]
@@ -63,12 +72,20 @@ class StageProgram:
 
 @record
 class PipelinePlan:
-    """The plan of a pipeline, the same on all ranks. Ranks are numbered within the pipeline.
+    """The plan of a pipeline, which is the same on all ranks. Ranks are numbered within the pipeline.
 
-    ranks: the rank of each stage. actions: by rank. values: by number. inputs: arguments that are split into
-    micro-batches. sums: arguments that hold sums of gradients. owners: by argument, the rank that keeps it. results:
-    shape and dtype of each result of a micro-batch, and the rank that computes it. mesh: of all ranks, for messages.
-    stacked: as in `Split`.
+    Attributes:
+        name: the graph's name.
+        count: the number of micro-batches.
+        ranks: the rank of each stage.
+        actions: the actions of each rank, in order.
+        values: the values that parts pass to each other, by number.
+        inputs: the arguments that are split into micro-batches.
+        sums: the arguments that hold sums of gradients.
+        owners: by argument, the rank that keeps it.
+        results: for each result of a micro-batch, its shape and dtype, and the rank that computes it.
+        mesh: a description of the mesh of all ranks, for error messages.
+        stacked: as in `Split`.
     """
 
     name: str
@@ -85,8 +102,10 @@ class PipelinePlan:
 
 
 class Pipeline:
-    """Runs one step, with the interface of an `Executable` and the arguments and results of the whole batch. done:
-    whether the latest call has taken effect."""
+    """Runs one step, with the interface of an `Executable` and the arguments and results of the whole batch.
+
+    done: whether the latest call has taken effect.
+    """
 
     def __init__(
         self,
@@ -100,7 +119,7 @@ class Pipeline:
         self._divided = update.divided.union(*(p.divided for p in programs.values()))
         self.rank = dist.get_rank(group)
         self.done = self._agreed = False
-        # by number of a value here: the last part of this rank that reads it
+        # by number of a value: the last part of this rank that reads it
         self._last = {
             k: mine[-1]
             for k, v in plan.values.items()
@@ -130,7 +149,7 @@ class Pipeline:
             divided = n in self._divided
             keep_on(arguments[n], self.group, owner, divided)
             if owner == self.rank and not divided:
-                # an alias, which is in no list of what others ask for
+                # an alias, which is not in the table of kept tensors (`runtime/distributed/pieces.py`)
                 arguments[n] = arguments[n].detach()
         writes = {n for p in self.programs.values() for n in p.writes if n not in plan.sums}
         saved = [(arguments[n], arguments[n].clone()) for n in sorted(writes)]
@@ -180,7 +199,7 @@ class _Run:
         self.arguments = arguments
         self.pieces = {n: split(arguments[n], self.plan.count) for n in self.plan.inputs}
         self.values: dict[tuple[int, int], Tensor] = {}
-        self.sent: deque[tuple[int, Any, Tensor]] = deque()  # by action
+        self.sent: deque[tuple[int, Any, Tensor]] = deque()  # messages, by action
         self.actions = 0
         self.joined: dict[int, Joined] = {}
 
@@ -189,7 +208,7 @@ class _Run:
         kind, stage, k = action
         program = self.of.programs[kind, stage]
         self.actions += 1
-        # what was sent so long ago has arrived, or does without this rank: its memory is free
+        # messages of much earlier actions must have arrived by now; waiting for them frees their memory
         self.settle(self.actions - 2 * len(self.plan.ranks))
         try:
             here = {n: self._value(n, k) for what, n in program.arguments if what == "value"}
@@ -252,7 +271,7 @@ class _Run:
             try:
                 work.wait()
             except RuntimeError:
-                continue  # the step has failed, and has told why
+                continue  # the step has failed, and has raised its error
         self.sent.clear()
 
     def gathered(self) -> list[Tensor]:

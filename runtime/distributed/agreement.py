@@ -1,7 +1,7 @@
 """Ranks compare their collectives before the first run of a program.
 
-Each rank puts what it is about to do, line by line, into the store of `torch.distributed`, and reads what the others
-are: a rank that runs another program is found before it could hang, or mix up data.
+Each rank writes its collectives, one a line, to the store of `torch.distributed`, and reads those of the others. A rank
+with another program is thus found before it could hang, or exchange wrong data.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gflow.dialects.program import CollectiveStep, Program, Ranks, TensorRef
 
 from .groups import Groups, describe_ranks
 
-#: programs compared so far, by group: the ranks of a group compare the n-th ones with each other. A group that is set
-#: up again begins anew, on each rank
+#: by group, the number of programs compared so far: the ranks of a group compare their n-th programs. A group that is
+#: set up again starts from 0, on each rank
 _compared: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
@@ -31,8 +31,8 @@ def agree(program: Program, groups: Groups) -> None:
     """Compare a program's collectives with those of the other ranks, in each of its groups.
 
     Raises:
-        DisagreementError: a rank has others, or has not come to compare within the group's timeout; the store does
-            not answer.
+        DisagreementError: a rank has other collectives, or did not take part within the group's timeout, or the store
+            does not answer.
     """
     steps: dict[Ranks, list[CollectiveStep]] = {}
     for step in program.steps:
@@ -47,10 +47,14 @@ def agree(program: Program, groups: Groups) -> None:
 def compare(
     name: str, lines: list[str], group: Any, where: str, what: str = "make different collectives"
 ) -> None:
-    """Compare what ranks of a group are about to do, line by line, with each other.
+    """Compare lines of text between the ranks of a group.
 
     Args:
-        name: of the program. where: along what, for messages: "along dp". what: ranks would do whose lines differ.
+        name: the name of the program.
+        lines: the lines of this rank.
+        group: the process group.
+        where: a description of the group for messages, such as "along dp".
+        what: what ranks with different lines would do, for messages.
 
     Raises:
         DisagreementError: as in `agree`.
@@ -63,7 +67,7 @@ def compare(
     prefix = f"gflow/plan/{group.group_name}/{number}"
     me = dist.get_rank()
     try:
-        # lines are long, and read only where ranks differ
+        # the lines are long, and read only if ranks differ
         store.set(f"{prefix}/lines/{me}", json.dumps([name, lines]))
         store.set(f"{prefix}/{me}", digest)
     except RuntimeError as error:
@@ -88,7 +92,7 @@ def compare(
 
 
 def _missing(program: str, me: int, store: Any, keys: dict[int, str], timeout: timedelta) -> str:
-    """What to say of ranks that have not told their plan. keys: by rank."""
+    """The error message for ranks that have not written their lines. keys: the store's keys, by rank."""
     try:
         late = [str(r) for r, k in keys.items() if not store.check([k])]
     except RuntimeError:
@@ -129,7 +133,7 @@ def _difference(
 
 def _line(step: CollectiveStep) -> str:
     parts = [step.kind, step.reduction, f"root {step.root}" if step.root >= 0 else ""]
-    if step.sends:  # parts of each rank's own sizes
+    if step.sends:  # each rank sends its own sizes
         return f"{step.kind} of unequal parts, {step.input and step.input.type.dtype}"
     return " ".join(filter(None, [*parts, _tensor(step.input), _tensor(step.output)]))
 
@@ -139,6 +143,6 @@ def _tensor(ref: TensorRef | None) -> str:
 
 
 def timeout_of(group: Any) -> timedelta:
-    """How long a group waits."""
+    """The timeout of a group."""
     backend = group._get_backend(next(iter(group._device_types)))
     return getattr(backend.options, "_timeout", None) or dist.default_pg_timeout

@@ -2,16 +2,16 @@
 
 PyTorch's Gloo process group implements reduce-scatter as an all-reduce on a copy of the operand, which sends twice the
 bytes, and all-gather through a copy of the result. Its all-reduce sums in an order that depends on the position of an
-element in the tensor, so a gradient has other bits in a bucket of another layout. Here each rank sends every other rank
-its data, directly from and to the program's memory:
+element in the tensor, so the bits of a gradient depend on the layout of its bucket. Here each rank sends its data
+directly to every other rank, from and to the program's memory:
 
-    reduce-scatter   rank r sends piece s of its operand to rank s, and adds up what it receives
-    all-gather       rank r sends its piece to all
-    all-reduce       both, part by part: what is added up is sent while the next part is received
+    reduce-scatter   rank r sends piece s of its operand to rank s, and adds the pieces that it receives
+    all-gather       rank r sends its piece to all ranks
+    all-reduce       both, in parts: the sum of a part is sent while the next part is received
 
-A rank sends (ranks - 1) / ranks of the tensor's bytes in each of the first two, and twice that in the third. Sums are
-in the order of the ranks, those of halves in float32, so a reduce-scatter has the same bits as an all-reduce. Between
-two ranks the order does not matter: an all-reduce is Gloo's own, which is a little faster.
+A rank sends (ranks - 1) / ranks of the tensor's bytes in each of the first two, and twice that in the third. Terms are
+added in the order of the ranks, half precision in float32, so a reduce-scatter has the same bits as an all-reduce. With
+two ranks the order does not matter, and Gloo's own all-reduce is used, which is slightly faster.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ import torch.distributed as dist
 
 Tensor = torch.Tensor
 
-#: bytes of a whole tensor from which on it is faster: below, Gloo's own collectives have fewer messages
+#: the fewest bytes of a whole tensor for which this is faster; Gloo's own collectives have fewer messages
 _LEAST = 1 << 20
-#: bytes of a part that a rank receives of all others together, and parts that it waits for at a time
+#: the bytes of a part that a rank receives from all others together, and the number of parts in flight
 _PART, _AHEAD = 1 << 20, 4
-#: elements that PyTorch adds in the calling thread, whatever the number of threads
+#: the most elements that PyTorch adds in the calling thread alone
 _SERIAL = 1 << 15
-#: tags of messages: operands and results of sums, pieces of gathers. FIFO: those of one group have an order
+#: the tags of messages: operands and results of sums, pieces of gathers. Messages of a group are delivered in order
 _OPERANDS, _RESULTS, _PIECES = 0x6F10, 0x6F11, 0x6F12
 _HALVES = (torch.float16, torch.bfloat16)
-#: group → whether its latest sum is done: the next one begins then
+#: by group: whether its latest sum is done, so that the next one can begin
 _latest: Any = WeakKeyDictionary()
 
 
 def carries(whole: Tensor, group: Any, reduction: str | None = None) -> bool:
-    """Whether a collective on this tensor goes by messages, for its speed or for its bits.
+    """Whether a collective on this tensor uses point-to-point messages, for speed or for reproducible bits.
 
-    It does in a group whose backend is Gloo, if it is large, or if it adds up floating-point numbers of more than two
-    ranks, so that a sum does not depend on its element's place.
+    It does in a group with the backend Gloo, if the tensor is large, or if it sums floating-point numbers of more than
+    two ranks, so that a sum does not depend on the position of its element.
 
     Args:
         whole: the operand of a reduce-scatter or an all-reduce, the result of an all-gather.
-        reduction: of the first two; None for an all-gather.
+        group: the process group.
+        reduction: the kind of a reduce-scatter or an all-reduce; None: an all-gather.
     """
     if whole.device.type != "cpu" or reduction not in (None, "sum"):
         return False
@@ -61,7 +62,7 @@ def carries(whole: Tensor, group: Any, reduction: str | None = None) -> bool:
 
 
 class Gather:
-    """An all-gather under way. `wait` ends it."""
+    """An all-gather in flight; `wait` completes it."""
 
     def __init__(self, result: Tensor, piece: Tensor, group: Any) -> None:
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -75,19 +76,19 @@ class Gather:
         ]
 
     def wait(self) -> None:
-        """Wait until this rank has all pieces, and its own is sent.
+        """Wait until this rank has received all pieces, and its own piece is sent.
 
         Raises:
-            RuntimeError: a rank has ended, or the group's timeout is over.
+            RuntimeError: a rank has ended, or the group's timeout has passed.
         """
         _wait_all(self._works)
 
 
 @dataclass
 class Sum:
-    """A reduce-scatter or an all-reduce under way, in a thread of its own. `wait` ends it.
+    """A reduce-scatter or an all-reduce in flight, in its own thread; `wait` completes it.
 
-    operand: dense; of an all-reduce overwritten by the result. result: this rank's piece, None of an all-reduce.
+    operand: dense; an all-reduce overwrites it by the result. result: this rank's piece; None for an all-reduce.
     """
 
     operand: Tensor
@@ -98,14 +99,14 @@ class Sum:
     def __post_init__(self) -> None:
         key = self.group or dist.group.WORLD
         before, self._done = _latest.get(key), threading.Event()
-        _latest[key] = self._done  # of the group and the tensors, nothing is kept
+        _latest[key] = self._done  # keeps no reference to the group and the tensors
         threading.Thread(target=self._run, args=(before,), daemon=True, name="gflow: sum").start()
 
     def wait(self) -> None:
-        """Wait until this rank has the result, and the others what they need of it.
+        """Wait until this rank has the result, and the others have received its data.
 
         Raises:
-            RuntimeError: a rank has ended, or the group's timeout is over.
+            RuntimeError: a rank has ended, or the group's timeout has passed.
         """
         self._done.wait()
         if self.error is not None:
@@ -117,7 +118,7 @@ class Sum:
                 before.wait()
             with torch.no_grad():
                 self._sum()
-        except Exception as error:  # for the thread that waits
+        except Exception as error:  # is raised in the waiting thread
             self.error = error
         finally:
             self._done.set()
@@ -127,7 +128,9 @@ class Sum:
         ranks = dist.get_world_size(group)
         others = [r for r in range(ranks) if r != rank]
         flat = self.operand.view(-1)
-        pieces = flat.split(-(-flat.numel() // ranks))  # of an all-reduce, the last ones may lack
+        pieces = flat.split(
+            -(-flat.numel() // ranks)
+        )  # in an all-reduce, the last pieces may be missing
         pieces = (*pieces, *(flat[:0] for _ in range(ranks - len(pieces))))
         own = pieces[rank]
         result = own if self.result is None else self.result.view(-1)
@@ -139,7 +142,7 @@ class Sum:
                 for part in _parts(pieces[r], count)
             ]
             if self.result is None:
-                # into what this rank sends: the sum comes after rank r has received it
+                # into memory that was sent to rank r, whose sum arrives after it has received that
                 works += [
                     dist.irecv(part, group=group, group_src=r, tag=_RESULTS)
                     for part in _parts(pieces[r], count)
@@ -172,7 +175,7 @@ class Sum:
 
 
 def add_in_order(terms: Sequence[Tensor], result: Tensor) -> None:
-    """The sum of flat tensors, ((first + second) + third) …; of halves in float32. The result may be one of them."""
+    """Add flat tensors, ((first + second) + third) …; half precision in float32. The result may be one of the terms."""
     for start in range(0, result.numel(), _SERIAL):
         now = [t[start : start + _SERIAL] for t in terms]
         total = now[0].float() if result.dtype in _HALVES else now[0]
@@ -189,7 +192,7 @@ def _parts(piece: Tensor, count: int) -> tuple[Tensor, ...]:
 
 
 def _wait_all(works: Sequence[Any]) -> None:
-    """Wait for all, also when one has failed: their memory is used again afterwards."""
+    """Wait for all, even if one has failed, since their memory is reused afterwards."""
     first = None
     for work in works:
         try:

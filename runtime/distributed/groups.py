@@ -1,8 +1,8 @@
 """Process groups for the axes of a program's mesh.
 
-Who sets up a mesh (`DeviceMesh`, a data-parallel module) says with `use` which group stands for an axis, for programs
-that are loaded from then on: a program keeps its groups, as another mesh may have equal axes over other ranks. Of a
-program from a file, axes are those of a `DeviceMesh` over all ranks, which is made when it is first asked for.
+Code that sets up a mesh (`DeviceMesh`, a data-parallel module) calls `use` to state the group of an axis for programs
+that are loaded afterwards. A program keeps its groups, since another mesh may have equal axes over other ranks. For a
+program from a file, the axes are those of a `DeviceMesh` over all ranks, which is created when it is first needed.
 """
 
 from __future__ import annotations
@@ -14,27 +14,33 @@ import torch.distributed as dist
 
 from gflow.dialects.program import Ranks
 
-#: (axes and sizes of a mesh, axes of a group) → process group. Not kept alive: `destroy_process_group()` has to end
-#: its threads, which must not outlive the interpreter
+#: process groups by (axes and sizes of a mesh, axes of a group). They are weak references, so that
+#: `destroy_process_group()` can end their threads, which must not outlive the interpreter
 _used: WeakValueDictionary[tuple[tuple[tuple[str, int], ...], tuple[str, ...]], Any] = (
     WeakValueDictionary()
 )
 
 
 class GroupError(RuntimeError):
-    """A program's ranks are not those of this process's groups."""
+    """The ranks of a program are not those of this process's groups."""
 
 
 def use(mesh: dict[str, int], axes: tuple[str, ...], group: Any) -> None:
-    """`group` is the ranks along these axes of programs with this mesh, from now on."""
+    """Use `group` for the ranks along these axes, in programs with this mesh that are loaded from now on.
+
+    mesh: the sizes by axis.
+    """
     _used[tuple(mesh.items()), axes] = group
 
 
 def along(mesh: dict[str, int], axis: str) -> Any:
-    """The process group of this rank along an axis of a mesh over all ranks; made if nobody has, by all ranks together.
+    """The process group of this rank along an axis of a mesh over all ranks.
+
+    If it does not exist, it is created, in which all ranks must take part.
 
     Args:
-        mesh: sizes by axis; the last one is that of neighbouring ranks.
+        mesh: the sizes by axis; ranks are consecutive along the last axis.
+        axis: the axis.
 
     Raises:
         GroupError: the world has another number of ranks.
@@ -48,7 +54,7 @@ def describe_ranks(ranks: Ranks) -> str:
 
 
 class Groups:
-    """The process groups of one program. mesh: the sizes of its axes."""
+    """The process groups of one program. mesh: the sizes by axis."""
 
     def __init__(self, mesh: dict[str, int]) -> None:
         self.mesh = mesh
@@ -59,7 +65,7 @@ class Groups:
         """The process group of a collective.
 
         Raises:
-            GroupError: torch.distributed is not set up, or for another number of ranks.
+            GroupError: torch.distributed is not set up, or is set up for another number of ranks.
         """
         if not dist.is_available() or not dist.is_initialized():
             raise GroupError(
@@ -81,10 +87,10 @@ class Groups:
 
 
 def is_alive(group: Any) -> bool:
-    """Whether a process group is of the world as it is now, and not of one that was destroyed meanwhile."""
+    """Whether a process group belongs to the current world, and was not destroyed."""
     try:
         return dist.get_rank(group) >= 0
-    except ValueError:  # what PyTorch says of a group that it does not know any more
+    except ValueError:  # PyTorch raises it for a group that was destroyed
         return False
 
 
@@ -113,7 +119,7 @@ def _along(mesh: dict[str, int], axes: tuple[str, ...]) -> Any:
 
 
 def _make(mesh: dict[str, int], axes: tuple[str, ...]) -> bool:
-    """Groups from a `DeviceMesh` over all ranks."""
+    """Create the groups of a `DeviceMesh` over all ranks."""
     count = 1
     for size in mesh.values():
         count *= size
@@ -122,7 +128,7 @@ def _make(mesh: dict[str, int], axes: tuple[str, ...]) -> bool:
     if set(axes) == set(mesh) and tuple(mesh) == axes:
         use(mesh, axes, dist.group.WORLD)
         return True
-    # start-up: meshes are loaded by the first program that names their axes
+    # start-up time: only programs with named axes need meshes
     from torch.distributed.device_mesh import init_device_mesh
 
     kind = "cuda" if dist.get_backend() == "nccl" else "cpu"

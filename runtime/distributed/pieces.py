@@ -26,11 +26,19 @@ Tensor = torch.Tensor
 
 @dataclass
 class _Held:
-    """piece: this rank's, and group: whose ranks have the pieces; None where the tensor lies in none. strides: of the
-    whole. shown: what stands in the place of the whole's memory while others have the latest values, the piece or other
-    ranks; None while the whole has them everywhere. given_up: whether that is one element. keepers: the ranks of which
-    one, owner, keeps the tensor, if one does: whole, where `shown` is the tensor's own memory, or in pieces among ranks
-    of a group that it is in."""
+    """The state of a tensor whose memory this rank does not hold as a whole.
+
+    Attributes:
+        strides: the strides of the whole tensor.
+        shown: the memory that the tensor has while its latest values are elsewhere (in the piece, or on other ranks);
+            None while the whole tensor has them on all ranks.
+        given_up: whether `shown` is a single element.
+        piece: this rank's piece; None if the tensor isn't sharded.
+        group: the process group over which the tensor is sharded, or None.
+        keepers: a process group of which one rank (`owner`) keeps the tensor: as a whole (then `shown` is the tensor's
+            own memory there), or sharded over another group; None if all ranks have it.
+        owner: the rank in `keepers`.
+    """
 
     strides: tuple[int, ...]
     shown: Tensor | None = None
@@ -42,28 +50,28 @@ class _Held:
 
     @property
     def mine(self) -> bool:
-        """Whether this rank has the latest values, or a piece of them."""
+        """Whether this rank has the latest values or a piece of them."""
         return self.keepers is None or self.owner == dist.get_rank(self.keepers)
 
 
-#: whole tensor → its piece
+#: the state of each such tensor
 _held: Any = WeakIdKeyDictionary()
-#: attributes of tensors by which they are copied and saved
+#: the methods of tensors by which they are copied and saved
 COPYING = {"__deepcopy__", "__reduce_ex__"}
-#: whether `gather` acts
+#: whether `gather` has an effect
 _gathering = [True]
 
 
 def any_held() -> bool:
-    """Whether this process has had a tensor in pieces."""
+    """Whether this process has had a sharded tensor."""
     return bool(_held)
 
 
 def _divided(whole: Tensor) -> _Held | None:
-    """What is held of a tensor, if its piece has the latest values; someone may have given it other memory.
+    """The state of a tensor, if its latest values are in pieces; None if it has been given other memory.
 
     Raises:
-        RuntimeError: someone has written to the element that stands for the tensor.
+        RuntimeError: the element that stands for the tensor has been written to.
     """
     held = _held.get(whole) if _held else None
     if held is None or held.shown is None or held.shown.data_ptr() != whole.data_ptr():
@@ -80,7 +88,7 @@ def _divided(whole: Tensor) -> _Held | None:
 
 
 def _empty(dtype: torch.dtype) -> float | int:
-    """What a tensor shows that has given its memory up."""
+    """The value that a tensor without memory shows: NaN for floats."""
     if dtype is torch.bool:
         return False
     return float("nan") if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype).min
@@ -92,10 +100,10 @@ def _is_empty(shown: Tensor) -> bool:
 
 
 def piece_of(whole: Tensor, group: Any, size: int) -> Tensor:
-    """This rank's piece of a tensor, of `size` elements; what the tensor held is freed.
+    """Shard a tensor: this rank's piece of it, of `size` elements. The memory of the tensor is freed.
 
     Raises:
-        RuntimeError: the tensor lies in pieces of other ranks.
+        RuntimeError: the tensor is sharded over other ranks.
     """
     held = _divided(whole)
     if held is not None and held.piece is not None and held.mine:
@@ -124,13 +132,16 @@ def piece_of(whole: Tensor, group: Any, size: int) -> Tensor:
 
 
 def keep_on(whole: Tensor, keepers: Any, owner: int, divided: bool = False) -> None:
-    """From now on one rank of a group has the latest values of a tensor, and keeps it; others give their memory up.
+    """From now on only rank `owner` of the group `keepers` keeps a tensor; the other ranks free its memory.
 
     Args:
-        divided: whether it keeps a piece (`piece_of`), and ranks of another group the others.
+        whole: the tensor.
+        keepers: the process group.
+        owner: the rank in the group.
+        divided: whether the owner keeps a piece (`piece_of`) of a tensor that is sharded over another group.
 
     Raises:
-        RuntimeError: another one keeps it, or it lies in pieces.
+        RuntimeError: another rank keeps the tensor, or it is sharded.
     """
     held = _divided(whole)
     if held is not None:
@@ -149,7 +160,7 @@ def keep_on(whole: Tensor, keepers: Any, owner: int, divided: bool = False) -> N
 
 
 def whole_strides(tensor: Tensor) -> tuple[int, ...]:
-    """The strides of a tensor; those that it had when it was whole, if it lies in pieces."""
+    """The strides of a tensor, or of the whole tensor if it is sharded."""
     held = _divided(tensor)
     return tensor.stride() if held is None else held.strides
 
@@ -163,14 +174,14 @@ def _give_up(whole: Tensor, held: _Held) -> None:
 
 
 def _take_back(whole: Tensor, held: _Held) -> None:
-    """The tensor has memory of its own again."""
+    """Record that the tensor has its own memory again."""
     held.given_up = False
     for name in COPYING & vars(whole).keys():
         delattr(whole, name)
 
 
 def _refuse_copies(*_: Any) -> Any:
-    """What `copy.deepcopy` and `pickle` (`torch.save`) call of a tensor that has given its memory up."""
+    """Raise an error from `copy.deepcopy` and `pickle` (`torch.save`) of a tensor without memory."""
     raise RuntimeError(
         "a tensor is copied or saved while it lies in pieces on the ranks, or on another rank, so the copy would be of "
         "NaN: save state_dict(), or gather it on all ranks before: gflow.distributed.unshard(module or optimizer)"
@@ -178,10 +189,10 @@ def _refuse_copies(*_: Any) -> Any:
 
 
 def gather(tensors: Iterable[Tensor]) -> None:
-    """Make tensors whole again; all ranks call it with the same ones.
+    """Gather tensors, so that they are whole again. All ranks must call it with the same tensors.
 
     Raises:
-        RuntimeError: another rank does not take part within the group's timeout.
+        RuntimeError: another rank did not take part within the group's timeout.
     """
     for whole, held in _those_divided(tensors) if _gathering[0] else ():
         flat = _joined(whole, held) if held.mine else whole.new_empty(whole.numel())
@@ -197,7 +208,7 @@ def gather(tensors: Iterable[Tensor]) -> None:
 
 
 def _joined(whole: Tensor, held: _Held) -> Tensor:
-    """The values of a tensor that this rank has, or has a piece of, in one dimension."""
+    """The values of a tensor that this rank has, or has a piece of, as a flat tensor."""
     if held.piece is None:
         return whole.detach().reshape(-1)
     ranks = dist.get_world_size(held.group)
@@ -216,10 +227,11 @@ def _joined(whole: Tensor, held: _Held) -> Tensor:
 
 
 def parts_held() -> dict[int, tuple[Tensor | None, Any]]:
-    """What this rank has of tensors that lie in pieces, by the address that these, and views of all of them, have now.
+    """The parts of sharded tensors that this rank has, by the current address of the tensor (and of complete views).
 
     Returns:
-        The piece and its group; or the whole and None where this rank keeps it, None and None where another one does.
+        For each address: the piece and its group; or the whole tensor and None if this rank keeps it; or None and None
+        if another rank keeps it.
     """
     found: dict[int, tuple[Tensor | None, Any]] = {}
     for whole, held in _all_divided():
@@ -234,7 +246,7 @@ def parts_held() -> dict[int, tuple[Tensor | None, Any]]:
 
 @contextlib.contextmanager
 def ungathered() -> Iterator[None]:
-    """While active, nothing is gathered."""
+    """A context in which `gather` has no effect."""
     _gathering[0] = False
     try:
         yield
@@ -244,7 +256,7 @@ def ungathered() -> Iterator[None]:
 
 @contextlib.contextmanager
 def lent() -> Iterator[None]:
-    """Give what lies in pieces memory of its own for as long as a program is traced; what it holds means nothing."""
+    """A context in which sharded tensors have their own memory, with meaningless contents, for tracing."""
     found = [
         (whole, held) for whole, held in _all_divided() if held.piece is not None or not held.mine
     ]
@@ -264,7 +276,7 @@ def lent() -> Iterator[None]:
 
 
 def _memory(whole: Tensor, held: _Held) -> tuple[Any, ...]:
-    """New memory for a whole tensor."""
+    """Allocate memory for a whole tensor."""
     return _place(
         torch.empty_strided(whole.shape, held.strides, dtype=whole.dtype, device=whole.device)
     )
@@ -275,7 +287,7 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _all_divided() -> list[tuple[Tensor, _Held]]:
-    """All that lies in pieces, or on one rank, but for what was left of groups that are gone."""
+    """All tensors that are sharded or kept by one rank, except those whose process groups were destroyed."""
     return [
         (t, held)
         for t, held in _those_divided(_held.keys())

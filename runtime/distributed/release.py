@@ -17,36 +17,35 @@ from contextlib import contextmanager
 
 import torch
 
-#: tensors, and how many references each had before its collective began
+#: tensors, and the number of references of each before its collective began
 _held: list[tuple[torch.Tensor, int]] = []
-#: seconds that the end of the process waits: threads need microseconds, on a busy machine milliseconds
+#: the most seconds that the end of the process waits: threads need microseconds, or milliseconds on a busy machine
 _PATIENCE = 1.0
-#: whether a collective ran; its group may be destroyed at the end of the process
+#: whether a collective ran, whose group may be destroyed at the end of the process
 _ran = False
-#: seconds in which a thread that wants the interpreter's lock is given it
+#: the seconds for which the interpreter's lock is released at the end of the process
 _GIVING_WAY = 0.02
 
 
 @contextmanager
 def used(*tensors: torch.Tensor) -> Iterator[None]:
-    """Within, a collective that is complete at the end runs on the tensors."""
+    """A context for a collective on these tensors that is complete at the end of the context."""
     taken = references(tensors)
     yield
     release(taken)
 
 
 def references(tensors: Iterable[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
-    """The tensors with the references that each has now; to be taken before a collective begins."""
+    """The tensors with their current numbers of references; to be called before a collective begins."""
     global _ran
     _ran = True
     return [(t, t._use_count()) for t in tensors]  # type: ignore[attr-defined]
 
 
 def release(tensors: Iterable[tuple[torch.Tensor, int]]) -> None:
-    """Hold those tensors of a collective that is complete which its thread still refers to. Earlier ones go where their
-    threads are done.
+    """Keep those tensors of a completed collective that its thread still references; drop earlier ones if possible.
 
-    tensors: as `references` gave them.
+    tensors: the result of `references`.
     """
     _held[:] = [(t, before) for t, before in (*_held, *tensors) if _in_use(t, before)]
 
@@ -56,7 +55,7 @@ def _in_use(tensor: torch.Tensor, before: int) -> bool:
 
 
 def _wait() -> None:
-    """Until all are released."""
+    """Wait until all are released."""
     if _ran or (torch.distributed.is_available() and torch.distributed.is_initialized()):
         time.sleep(_GIVING_WAY)
     end = time.monotonic() + _PATIENCE

@@ -1,7 +1,7 @@
 """One rank compiles, the others receive the result: programs that all ranks of a group run are compiled once.
 
-The first rank that needs a program claims it in the store of `torch.distributed` and stores the result there. While it
-compiles it sends heartbeats, so the others wait as long as it takes, but not for a rank that is gone.
+The first rank that needs a program claims it in the store of `torch.distributed`, compiles it, and stores the result
+there. It sends heartbeats meanwhile, so the others wait as long as it takes, but not for a rank that has ended.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import torch.distributed as dist
 
 from .agreement import DisagreementError, timeout_of
 
-#: seconds between heartbeats, and between looks for the result
+#: the seconds between heartbeats, and between queries for the result
 _SIGN, _LOOK = 0.5, 0.02
 
 
 def done_once(key: str, name: str, make: Callable[[], bytes]) -> bytes | None:
-    """The result of `make` on the first rank that asks for it.
+    """The result of `make`, which is called only on the first rank that calls this function.
 
     Args:
-        key: of the work; ranks with equal keys get the same result.
-        name: for messages.
-        make: is called on that rank, and its errors are raised there.
+        key: the key of the work; ranks with equal keys get the same result.
+        name: the name of the program, for messages.
+        make: does the work. Its errors are raised on the rank that calls it.
 
     Returns:
-        None if that rank failed or the store does not answer; the caller then does the work itself.
+        The result; None if that rank failed or the store does not answer. The caller then does the work itself.
 
     Raises:
         DisagreementError: the working rank sent no heartbeat for the group's timeout.
@@ -40,15 +40,13 @@ def done_once(key: str, name: str, make: Callable[[], bytes]) -> bytes | None:
         if store.add(f"{at}/claims", 1) > 1:
             return _taken(store, at, name)
         store.set(f"{at}/rank", str(dist.get_rank()))
-    except (
-        RuntimeError
-    ):  # the store is gone, which ranks are told of when they compare their programs
+    except RuntimeError:  # the store is gone; comparing programs (`agreement.py`) will report it
         return None
     made = b""
     try:
         with _signs(store, at):
             made = make()
-    finally:  # empty: the others try themselves
+    finally:  # empty: the others do the work themselves
         _put(store, f"{at}/made", made)
     return made
 

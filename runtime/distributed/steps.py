@@ -1,7 +1,7 @@
-"""Running a collective, its wait, and the copy of a rank's piece.
+"""Steps of collectives: the start of a collective, its wait, and the copy of a rank's piece.
 
-A collective is begun with `async_op=True` on tensors in the program's own memory; PyTorch's process group moves the
-data in threads (Gloo) or on a stream (NCCL) of its own, and the wait is a step of its own further down.
+A collective is started with `async_op=True` on tensors in the program's memory. PyTorch's process group transfers the
+data in its own threads (Gloo) or on its own stream (NCCL). The wait is a later step of the program.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .release import references, release
 
 Tensor = torch.Tensor
 
-#: PyTorch 2.13 has other names for these, and warns of the old ones
+#: PyTorch 2.13 renamed these functions, and warns about the old names
 _all_gather_single: Callable[..., Any] = getattr(
     dist, "all_gather_single", getattr(dist, "all_gather_into_tensor", None)
 )  # type: ignore[assignment]
@@ -34,9 +34,9 @@ _reduce_scatter_single: Callable[..., Any] = getattr(
 
 
 class InFlight:
-    """The collectives of one executable that have begun and not been waited for.
+    """The collectives of one executable that were started and not waited for.
 
-    failed: what a collective of the latest run failed with: none is begun again after it in that run.
+    failed: the error of a collective of the latest run; no further collective is started in that run.
     """
 
     def __init__(self) -> None:
@@ -44,21 +44,21 @@ class InFlight:
         self.failed: Exception | None = None
 
     def drain(self) -> None:
-        """Wait for all, whatever becomes of them: their memory is to be used for something else."""
+        """Wait for all, and ignore their errors, since their memory will be reused."""
         calls = []
         for work, call in self.works.values():
             calls.append(call)
             try:
                 work.wait()
             except RuntimeError:
-                continue  # the run that began it has failed, and has told why
+                continue  # the run that started it has failed, and has raised its error
         self.works.clear()
         for call in calls:
             release(call.references)
 
 
 class _Step(HostStep):
-    """A step on tensors that may be missing."""
+    """A step on tensors, some of which may be missing."""
 
     def __init__(self, step: Any) -> None:
         self.step, self.label = step, step.label
@@ -82,7 +82,7 @@ class _Step(HostStep):
 
     def run(self) -> None:
         self.writes = self.has_run = False
-        with held():  # the other ranks do not wait for a second one
+        with held():  # the other ranks do not wait for a second collective
             self.writes = True
             self._run()
         self.has_run = True
@@ -92,7 +92,7 @@ class _Step(HostStep):
 
 
 class CollectiveCall(_Step):
-    """Begins a collective."""
+    """Starts a collective."""
 
     step: CollectiveStep
 
@@ -114,7 +114,7 @@ class CollectiveCall(_Step):
         self._flying.works[self.step.sequence] = (work, self)
 
     def fail(self, error: Exception) -> None:
-        """Say in an error which rank and which collective it is about."""
+        """Add the rank and the collective to an error."""
         step = self.step
         text = (
             f"rank {dist.get_rank()} of {dist.get_world_size()}: {step.kind} number {step.sequence} "
@@ -127,7 +127,7 @@ class CollectiveCall(_Step):
 
 
 class WaitCall(_Step):
-    """Waits for one."""
+    """Waits for a collective."""
 
     step: WaitStep
 
@@ -139,14 +139,14 @@ class WaitCall(_Step):
         if self.step.sequence not in self._flying.works:
             if self._flying.failed is not None:
                 raise self._flying.failed
-            return  # this step has been run before, in a run that is being completed
+            return  # the step already ran, in an interrupted run that is being completed
         work, call = self._flying.works.pop(self.step.sequence)
         try:
             work.wait()
         except Exception as error:
             call.fail(error)
             raise
-        del work  # refers to the tensors, too
+        del work  # it also references the tensors
         release(call.references)
         call.references = []
 
@@ -169,18 +169,18 @@ class ShardCall(_Step):
 
 
 def put_piece(whole: Tensor, target: Tensor, rank: int) -> None:
-    """Copy piece `rank` of a dense tensor to a flat one, and zeros beyond its end."""
+    """Copy piece `rank` of a dense tensor to the flat tensor `target`, padded with zeros."""
     flat, size = whole.reshape(-1), target.numel()
     part = flat[rank * size : (rank + 1) * size]
     target[: part.numel()].copy_(part)
     target[part.numel() :].zero_()
 
 
-# by kind: begin on input and output
+# by kind: starts the collective on an input and an output
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """What only moves can move as bytes where a backend does not know the element type."""
+    """A view as bytes, for collectives that only move data, if the backend does not support the element type."""
     return x.view(torch.uint8) if x.dtype == torch.bool else x
 
 
@@ -194,21 +194,21 @@ def _reduction(name: str) -> Any:
 
 
 def all_reduce(y: Tensor, group: Any, reduction: str = "sum") -> Any:
-    """Begin an all-reduce in place, in the way that suits the group; returns what waits for it."""
+    """Start an all-reduce in place, by messages (`exchange.py`) or the backend; returns an object to wait for."""
     if dist.get_world_size(group) > 2 and exchange.carries(y, group, reduction):
         return exchange.Sum(y, None, group)
     return dist.all_reduce(y, _reduction(reduction), group, async_op=True)
 
 
 def all_gather(y: Tensor, x: Tensor, group: Any) -> Any:
-    """Begin an all-gather of the ranks' pieces x; returns what waits for it."""
+    """Start an all-gather of the ranks' pieces x into y; returns an object to wait for."""
     if exchange.carries(y, group):
         return exchange.Gather(_bytes(y), _bytes(x), group)
     return _all_gather_single(_bytes(y), _bytes(x), group, async_op=True)
 
 
 def reduce_scatter(y: Tensor, x: Tensor, group: Any, reduction: str = "sum") -> Any:
-    """Begin a reduce-scatter of x to the ranks' pieces y; returns what waits for it."""
+    """Start a reduce-scatter of x into the ranks' pieces y; returns an object to wait for."""
     if exchange.carries(x, group, reduction):
         return exchange.Sum(x, y, group)
     return _reduce_scatter_single(y, x, _reduction(reduction), group, async_op=True)

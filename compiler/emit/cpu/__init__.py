@@ -1,13 +1,13 @@
-"""Code for CPUs: kernels as MLIR text, matrix products by the BLAS, steps in order.
+"""Code generation for CPUs: kernels as MLIR text, BLAS calls, ATen calls.
 
-build            a planned function to a `Program`: kernels as text, steps in order
-checks           checks: one load and one branch, which the runner of steps looks at after each
-movement         ops that only move or make elements: copies between places
-indexing         slices at indices: read, or written over what they are copied into where that is allowed
-program_builder  adding steps to a program for the CPU: kernels and copies
-attention/       attention on a processor, of our own: blocks of keys, one after the other, with a running softmax
+build            a planned function becomes a `Program`
+checks           run-time checks (`gflow.check`), which end the run
+declarations     declarations of external functions that kernels call
+indexing         `gflow.take` and `gflow.index_copy`: slices by index
+movement         data-movement ops as strided copies
+program_builder  the builder of a program: adds kernels and copies
+attention/       gflow's own attention kernels: blocks of keys with a running softmax
 language/        writing MLIR text: SSA names, loops, loads and stores, elementwise ops, random numbers
-product/         contractions and convolutions for the CPU, and the epilogues that follow them
-region/          kernels of fused regions for the CPU: pointwise, row and column loops
-declarations     what kernels call, declared
+product/         matrix products and convolutions, with their epilogues
+region/          kernels of fused regions: pointwise, row and column loops
 """

@@ -1,7 +1,6 @@
-"""A planned function to a `Program`: kernels as text, steps in order.
+"""Code generation for a CPU: a planned function becomes a `Program`.
 
-Each op becomes one or a few steps: a generated kernel, a BLAS call, or a call into PyTorch for
-what has no kernel yet.
+Each op becomes one or a few steps: a generated kernel, a BLAS call, or an ATen call for ops without a kernel.
 """
 
 from __future__ import annotations
@@ -39,11 +38,12 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
     """Generate code for a planned function.
 
     Args:
-        threads: the most threads that its kernels will run on.
-        blas: whether the runtime finds BLAS functions to call from generated code.
+        function: the function, after `gflow-plan-memory`.
+        threads: the most threads that kernels run on.
+        blas: whether the runtime found BLAS functions that generated code can call.
 
     Raises:
-        CannotLower: an op has no place in memory, or no code: the pipeline lacks a pass.
+        CannotLower: an op has no address or no CPU kernel, since the pipeline lacks a pass.
     """
     check_target(function, Target("cpu"))
     b = Builder(function, threads, blas)
@@ -70,7 +70,7 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
     )
 
 
-#: what ops run as that have both a kernel of our own and a call of PyTorch's
+#: the kinds of choices of ops that gflow's own kernel and an ATen call both support
 _BOTH: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("attention", "attention_grad"), ("attention", "attention_rows")),
     "take": ("pytorch",),
@@ -80,7 +80,7 @@ _BOTH: Mapping[str, tuple[str, ...]] = {
 
 
 def _merge(b: Builder, first: int) -> None:
-    """Make one step of those from `first` on."""
+    """Merge the steps from number `first` on into one `KernelGroup`, if all of them are kernels."""
     members = [s for s in b.steps[first:] if isinstance(s, KernelStep)]
     if len(members) > 1 and len(members) == len(b.steps) - first:
         label = f"{len(members)} kernels, first {members[0].label}"
@@ -136,14 +136,14 @@ def _without_epilogue(add: _Contraction) -> Callable[[Builder, Op], None]:
 
 
 def _attention(call: Callable[[Builder, Op], None]) -> Callable[[Builder, Op], None]:
-    """Attention by our own kernel, where it is chosen, or by PyTorch's."""
+    """The function that adds attention steps: gflow's own kernel if it is chosen, otherwise `call`."""
     called = halves.widening_call(call)
 
     def add(b: Builder, o: Op) -> None:
         if b.choice.kind == "pytorch":
             called(b, o)
             return
-        # start-up: most programs have no attention
+        # start-up time: most programs have no attention
         from .attention import steps as own
 
         (own.attention if o.name == "attention" else own.attention_grad)(b, o)

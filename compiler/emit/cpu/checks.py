@@ -1,4 +1,4 @@
-"""Checks: one load and one branch, which the runner of steps looks at after each."""
+"""Run-time checks (`gflow.check`): a kernel of one load and one branch, after which the runner may end the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gflow.dialects.program import KernelStep, Place
 from .program_builder import Builder
 
 _NAME = "check"
-#: words: the flag, what was found, the report, the number of the check (from 1)
+#: kernel arguments: addresses of the failure flag, the found value and the report; the number of the check, from 1
 _TEXT = f"""  llvm.func @{_NAME}(%w: !llvm.ptr) {{
     %flag = llvm.load %w : !llvm.ptr -> !llvm.ptr
     %bad = llvm.load %flag : !llvm.ptr -> i8
@@ -31,7 +31,7 @@ _TEXT = f"""  llvm.func @{_NAME}(%w: !llvm.ptr) {{
 
 
 def check(b: Builder, o: Op) -> None:
-    """A step that reports an error, after which no other runs."""
+    """Add the step of a `gflow.check`. If the check fails, it writes a report, and no further step runs."""
     number = b.check(o)
     report = Place("status", 0, 0)
     places = [b.place(v) for v in o.operands]

@@ -1,4 +1,4 @@
-"""What kernels call, declared."""
+"""Declarations of external functions that kernels call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RUNTIME_FUNCTIONS = {
 
 
 def declarations(externals: Iterable[str], declared: Mapping[str, str]) -> dict[str, str]:
-    """The texts of functions that kernels call, by name. declared: of those that have a text already."""
+    """The MLIR declarations or definitions of external functions, by name. declared: those that exist already."""
     names = set(externals)
     runtime = sorted(names & set(_RUNTIME_FUNCTIONS))
     libm = [name for name in names if name not in _RUNTIME_FUNCTIONS]

@@ -1,11 +1,12 @@
-"""Slices at indices, read (`gflow.take`) or written over an operand or into a copy (`gflow.index_copy`).
+"""Slices by index: `gflow.take` reads them, `gflow.index_copy` writes them in place or into a copy.
 
-    for rows of what lies before and behind the indexed dimension    (shared among threads)
+    for rows of the dimensions before and behind the indexed one     (shared among threads)
         for indices, in order
-            a run of elements                                        (shared where there is one row)
+            a run of contiguous elements                             (shared among threads if there is one row)
 
-A thread writes all indices of its elements in order, so that of equal ones the last counts. Threads of a `take` share
-rows and indices alike. An index out of range, which a `gflow.check` has refused before, writes nothing.
+In an `index_copy` one thread writes all slices of its elements in order of the indices, so for equal indices the last
+slice counts. In a `take` threads share both rows and indices. An index out of range writes nothing; a preceding
+`gflow.check` has already failed for it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .program_builder import Builder
 
 
 def index_copy(b: Builder, o: Op) -> None:
-    """The steps of a `gflow.index_copy`: a copy of x where the result does not lie over it, and the slices."""
+    """Add the steps of a `gflow.index_copy`: a copy of its operand unless it works in place, then the slices."""
     x, index, source = o.operands
     (r,) = o.results
     ty, count = b.body.types[x], b.body.types[index].numel
@@ -48,7 +49,7 @@ def index_copy(b: Builder, o: Op) -> None:
 
 
 def take(b: Builder, o: Op) -> None:
-    """The step of a `gflow.take`, where its choice is a kernel; else a call of aten.index_select."""
+    """Add the step of a `gflow.take`: gflow's kernel if it is chosen, otherwise a call of aten.index_select."""
     if b.choice.kind == "pytorch":
         aten_ops.take(b, o)
         return
@@ -68,8 +69,17 @@ def take(b: Builder, o: Op) -> None:
 def _add(
     b: Builder, o: Op, stem: str, values: tuple[int, int, int], numbers: tuple[int, ...], walk: Walk
 ) -> None:
-    """Add the step. values: what is written, the index, what is read. numbers: indices, slices of the indexed
-    tensor, and the strides of the index and of what is written and read along it."""
+    """Add the step of a kernel over slices.
+
+    Args:
+        b: the program so far.
+        o: the op.
+        stem: the start of the function's name.
+        values: the value numbers of the written tensor, the index, and the read tensor.
+        numbers: the number of indices, the size of the indexed dimension, and the strides of the index, of the written
+            tensor and of the read tensor along that dimension, in elements.
+        walk: the other dimensions.
+    """
     to, index, _ = values
     item, width = b.body.types[to].itemsize, b.body.types[index].itemsize
     rank = len(walk.sizes) - 1
@@ -90,8 +100,10 @@ def _function(name: str, bits: int, index_bits: int, rank: int, reads: bool) -> 
 
 
 class _Slices(Code):
-    """The function for elements and indices of so many bits, and rows of so many dimensions. reads: indices say where
-    slices are read, rather than where they are written."""
+    """The kernel function, for given bits of elements and indices, and a number of dimensions of rows.
+
+    reads: indices say which slices are read (`take`); otherwise, which slices are written.
+    """
 
     def __init__(self, bits: int, index_bits: int, rank: int, reads: bool) -> None:
         super().__init__()
@@ -115,7 +127,7 @@ class _Slices(Code):
             self._row("", low, high)
 
     def _task(self, task: str) -> list[str]:
-        """One slice of one row."""
+        """Copy one slice of one row."""
         row, k = self.split(task, self.count) if self.walks else ("", task)
         to, of = self._origin(row)
         return self._slice(k, to, of, self.i64(0), self.run)
@@ -126,7 +138,7 @@ class _Slices(Code):
         return []
 
     def _origin(self, row: str) -> tuple[str, str]:
-        """Where a row begins in what is written and in what is read."""
+        """The offsets of a row in the written and in the read tensor."""
         to, of = self.i64(0), self.i64(0)
         for n, (size, to_stride, of_stride) in reversed(list(enumerate(self.walks))):
             position = row

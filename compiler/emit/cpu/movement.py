@@ -1,4 +1,4 @@
-"""Ops that only move or make elements: copies between places."""
+"""Data-movement ops as strided copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .program_builder import Builder
 
 
 def move(b: Builder, o: Op) -> None:
-    """An iota, a concatenation, a reversal or padding."""
+    """Add the steps of an `iota`, `concatenate`, `reverse` or `pad`."""
     made = [m for m in kernels(b, o, around=True) if runs(m.k)]
     for m, way in zip(made, b.ways(len(made))):
         b.launch(m.k, m.sources, [m.target], b.label(o), way=way)

@@ -1,4 +1,4 @@
-"""Adding steps to a program for the CPU: kernels and copies."""
+"""The builder of a CPU program: adds steps of kernels and copies."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from .language.parameters import Plan, plan_of, structure
 from .product import gemm
 from .region.render import render
 
-#: ops that say nothing about what a kernel is for
+#: ops that are left out of kernels' names
 _UNTOLD = frozenset({"load", "const", "index", "convert", "select", "compare"})
 
-#: structure → (function name, text, functions that it calls)
+#: by structure of a kernel: its function's name and text, and the functions that it calls
 _rendered: dict[tuple[Any, ...], tuple[str, str, frozenset[str]]] = {}
 
 
 class Builder(Placement):
-    """What a program gets, step by step.
+    """The builder of a CPU program.
 
-    threads: the most threads that run a kernel.
-    blas: whether the runtime finds BLAS functions.
+    Attributes:
+        threads: the most threads that run a kernel.
+        blas: whether the runtime found BLAS functions.
     """
 
     def __init__(self, function: func.FuncOp, threads: int, blas: bool) -> None:
@@ -42,7 +43,7 @@ class Builder(Placement):
         self.kernels: dict[str, str] = {}
         self.externals: set[str] = set()
         self.declared: dict[str, str] = {}
-        self.choice = Choice("none")  # for the op whose steps are added
+        self.choice = Choice("none")  # the choice of the op whose steps are being added
 
     # -- kernels
 
@@ -56,13 +57,18 @@ class Builder(Placement):
         part: Piece | None = None,
         way: Way | None = None,
     ) -> None:
-        """Add a step that runs kernel `k`; places by operand and result number.
+        """Add a step that runs kernel `k`.
 
-        first: where the kernel starts along its first dimension. part: how far it goes along that. way: how it runs; as
-        the model has it if None (conversions of halves, zeros).
+        Args:
+            k: the kernel.
+            loads, stores: addresses by number of operand and result.
+            label: for messages and profiles.
+            first: the first position along its first dimension.
+            part: the chunk of its first dimension that it computes; None: all of it.
+            way: its loop nest; None: the model's choice (conversions of half precision, zeros).
 
         Raises:
-            CannotLower: there are no kernels on what it reads or writes, or it cannot run as was chosen.
+            CannotLower: the kernel accesses element types without kernels, or cannot run with the chosen loop nest.
         """
         if not runs(k):
             return
@@ -96,17 +102,17 @@ class Builder(Placement):
         )
 
     def ways(self, count: int) -> tuple[Way, ...]:
-        """How the kernels of an op run that has so many, besides copies of its operands.
+        """The loop nests of an op's `count` kernels, without those of copies of operands.
 
         Raises:
-            CannotLower: the op's choice has more, or fewer.
+            CannotLower: the op's choice has another number of them.
         """
         then = self.choice.then[len(self.choice.copies) :]
         self.choice.check(len(then) == count, f"needs {count} entries in `then`")
         return then
 
     def kernel(self, k: Kernel, p: Plan) -> str:
-        """The name of the kernel's function; kernels of one structure share it."""
+        """The name of the kernel's function; kernels of equal structure share it."""
         key = structure(k, p)
         if key not in _rendered:
             text, externals = render(k, p, "KERNEL")
@@ -118,7 +124,7 @@ class Builder(Placement):
         return name
 
     def gemm(self, dtype: str) -> str:
-        """The name of the matrix product's function."""
+        """The name of the function that calls the BLAS for `dtype`."""
         return gemm.add_function(self, dtype)
 
     def fill(
@@ -129,13 +135,13 @@ class Builder(Placement):
         strides: Sequence[int],
         label: str,
     ) -> None:
-        """Write `value` to a whole tensor."""
+        """Add a step that writes `value` to a whole tensor. strides: in elements."""
         nodes = [Node("const", ty.dtype, attrs={"value": value})]
         k = Kernel(ty.shape, frozenset(), nodes, [], [], [Access(0, ty.dtype, tuple(strides), 0)])
         self.launch(simplify(k), [], [target], label)
 
 
 def _stem(k: Kernel, p: Plan) -> str:
-    """A readable start for a kernel's name: its structure and its last telling ops."""
+    """The start of a kernel's name: its loop structure and its last characteristic ops."""
     names = dict.fromkeys(n.op for n in reversed(k.nodes) if n.op not in _UNTOLD)
     return "_".join([p.mode, *reversed(list(names)[:3])])

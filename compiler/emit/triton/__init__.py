@@ -1,15 +1,13 @@
-"""Code for GPUs: Triton kernels as text, and their way to machine code.
+"""Code generation for GPUs: Triton kernels, and their compilation to machine code.
 
-accesses         what the steps of a program for CUDA read and write, from its IR
-build            a planned function to a `Program` for a CUDA device: Triton kernels, launches in order
-library_calls    what a library would run in the place of launches: products, convolutions and attention through
-                 PyTorch
-program_builder  adding launches of Triton kernels to a program
-winners          what was measured to be fastest, written into the IR: each op's `gflow.kernel` then says how it runs
-language/        writing Triton's Python: expressions, parameters, index arithmetic, functions that kernels call
-ops/             ops with kernels of their own in Triton: attention, indexing, pooling, scans and sorts, copies,
-                 checks
-product/         matrix products and convolutions in Triton: tiles, main loop, split-K, epilogue
-region/          kernels of fused regions in Triton: tiling, block sizes, reductions and their splits
-toolchain/       from Triton sources to machine code: worker processes, the cache of machine code, autotuning
+accesses         the memory that each step of a program reads and writes
+build            a planned function becomes a `Program` for a GPU
+library_calls    library calls that can replace launches: cuBLAS, cuDNN and others through PyTorch
+program_builder  the builder of a program: adds launches of Triton kernels
+winners          results of autotuning, written into each op's `gflow.kernel`
+language/        writing Triton source: expressions, parameters, index arithmetic, device functions
+ops/             kernels of other ops: attention, indexing, pooling, scans and sorts, copies, checks
+product/         kernels of matrix products and convolutions: tiles, main loop, split-K, epilogue
+region/          kernels of fused regions: tiling, reductions
+toolchain/       compilation to machine code: worker processes, the cache, autotuning
 """

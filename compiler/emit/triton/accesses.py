@@ -1,4 +1,4 @@
-"""What the steps of a program for CUDA read and write, from its IR."""
+"""The memory that each step of a GPU program reads and writes, from its IR."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .program_builder import Builder
 
 
 def accesses(program: Program) -> Accesses:
-    """The accesses of a program, which is generated again from its IR.
+    """The accesses of a program. The program is generated again from its IR to find them.
 
     Raises:
-        ValueError: the IR gives other steps than the program has.
+        ValueError: the generated steps differ from those of the program.
     """
     with built_again(program) as (_, b, again):
         if [_plain(s) for s in again.steps] != [_plain(s) for s in program.steps]:
@@ -38,7 +38,7 @@ def accesses(program: Program) -> Accesses:
 
 
 def _plain(step: Step) -> Step | tuple[object, ...]:
-    """A step without what is chosen by measuring."""
+    """A step without the parameters that autotuning chooses, for comparison."""
     return (step.kernel, step.args, step.label) if isinstance(step, LaunchStep) else step
 
 

@@ -1,6 +1,6 @@
-"""A planned function to a `Program` for a CUDA device: Triton kernels, launches in order.
+"""Code generation for a GPU: a planned function becomes a `Program` of launches of Triton kernels.
 
-What has no Triton kernel runs through PyTorch, and is reported as such.
+Ops without a Triton kernel are ATen calls, which `graph.explain()` reports.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def build_program(function: func.FuncOp, target: Target) -> Program:
     """Generate code for a planned function.
 
     Raises:
-        CannotLower: an op has no place in memory, or no kernel is selected for it: the pipeline lacks a pass.
+        CannotLower: an op has no address, or no kernel is selected for it, since the pipeline lacks a pass.
     """
     return build_with(Builder(function, target))
 
 
 def build_with(b: Builder) -> Program:
-    """The program of a builder's function; `b.units` then says which steps are whose."""
+    """The program of a builder's function. Afterwards, `b.units` has the steps of each op."""
     function = b.function
     check_target(function, b.target)
     for (launch, kind), ops in groupby(b.body.ops, key=_shared):
@@ -77,7 +77,10 @@ def build_with(b: Builder) -> Program:
 
 @contextmanager
 def built_again(program: Program) -> Iterator[tuple[ir.Module, Builder, Program]]:
-    """A program generated again from its IR: the IR, which lives in here, what it was built by, and what came of it."""
+    """Generate a program again from its IR.
+
+    Yields the module (valid inside the context), the builder, and the generated program.
+    """
     with make_context():
         module = ir.Module.parse(program.ir)
         b = Builder(entry_function(module), parse_target(program.target))
@@ -85,7 +88,7 @@ def built_again(program: Program) -> Iterator[tuple[ir.Module, Builder, Program]
 
 
 def _shared(o: Op) -> tuple[int | None, str]:
-    """The launch that an op shares with its neighbours on a GPU, and the kind of their kernel."""
+    """The number of the launch that an op shares with its neighbours (None: none), and the kind of their kernel."""
     kind = kind_of(o.op)
     return (launch_of(o.op), kind) if kind in ("merged", "product") else (None, "")
 

@@ -1,4 +1,4 @@
-"""What a library would run in the place of launches: products, convolutions and attention through PyTorch."""
+"""Library calls that can replace launches: products, convolutions and attention by PyTorch's libraries."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ LIBRARY = "library"
 
 
 def library_of(name: str) -> str:
-    """The library of a way to run attention, as `gflow.kernel` has it; "" of another op's."""
+    """The value of the field `library` for a contender of autotuning; "" for one that isn't a library's attention."""
     return name.removeprefix(LIBRARY).strip(" ()")
 
 
 @record
 class Instead:
-    """Calls, each of which can replace all launches up to step number `end`, by the library's name."""
+    """Calls by the library's name. Each can replace all launches before step number `end`."""
 
     end: int
     calls: Mapping[str, AtenStep] = field(default_factory=dict)
 
 
 def library_calls(program: Program) -> dict[int, Instead]:
-    """What single calls can replace launches of a program, by the number of the first launch: those of an op alone,
-    without an epilogue."""
+    """The calls that can replace launches of a program, by the number of the first launch.
+
+    Only launches of a single op without an epilogue can be replaced.
+    """
     found = {}
     with built_again(program) as (_, b, _):
         for ops, begin, end in b.units:

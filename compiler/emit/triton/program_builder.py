@@ -1,4 +1,4 @@
-"""Adding launches of Triton kernels to a program."""
+"""The builder of a GPU program: adds launches of Triton kernels."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from gflow.dialects.records import record
 from ..placement import Placement
 from .language.grid import grid_of
 
-#: stands for the kernel's name in a source
+#: the placeholder of the kernel's name in a source
 NAME = "KERNEL"
-#: what Triton may assume of a parameter: it is a multiple of this many bytes, or of this number
+#: Triton specializes kernels for pointers that are aligned to so many bytes, and for integers that are multiples of it
 ALIGNMENT = 16
 
 
 @record
 class Source:
-    """A kernel before it has a name: as `TritonKernel`, with `KERNEL` for the name in `text`.
+    """A kernel without a name. It has the fields of `TritonKernel`; `KERNEL` stands for the name in `text`.
 
-    stem: how the name starts; readable.
-    configs: with warps of `WARP` threads.
-    hints: the parameters that get a kernel of their own where they are multiples of 16; all if None.
-    comment: what the kernel comes from, for readers; of the first launch.
+    Attributes:
+        stem: the readable start of the name.
+        configs: the configurations, with warps of `WARP` threads.
+        hints: the parameters for which the kernel is specialized if they are multiples of 16; None: all.
+        comment: the IR that the kernel comes from, for readers.
     """
 
     stem: str
@@ -46,21 +47,23 @@ class Source:
 
 @record
 class Held:
-    """A kernel, and what a launch of it alone would pass."""
+    """A kernel, and the arguments that a launch of it alone would have."""
 
     source: Source
     args: tuple[int | float | Place, ...]
 
 
 class Builder(Placement):
-    """What a program gets, step by step.
+    """The builder of a GPU program.
 
-    target: the device that it is for.
-    triton: kernels so far, by name.
-    units: the ops that steps are of: ops, the first step, the one behind the last.
-    choice: of the op whose launches are added; taken: how many of its ways have been.
-    tried: for each launch of an op alone, or of products, the ways to run it, and which of the op's launches it is.
-    held: launches that are to be one, while they are collected.
+    Attributes:
+        target: the target.
+        triton: the kernels so far, by name.
+        units: for each op or group of ops: the ops, the number of their first step, and the number after their last.
+        choice: the choice of the op whose launches are being added.
+        taken: how many launches of that op have been added.
+        tried: for each launch, its configurations, and its number among the op's launches.
+        held: the launches that are being collected into one; None: they are added one by one.
     """
 
     def __init__(self, function: func.FuncOp, target: Target) -> None:
@@ -74,7 +77,7 @@ class Builder(Placement):
 
     @contextmanager
     def unit(self, ops: Sequence[Op]) -> Iterator[None]:
-        """What is added in here is of these ops."""
+        """Inside the context, added steps belong to these ops (`units`)."""
         begin = len(self.steps)
         yield
         if len(self.steps) > begin:
@@ -82,10 +85,10 @@ class Builder(Placement):
 
     @contextmanager
     def chosen(self, o: Op) -> Iterator[None]:
-        """What is added in here runs as was chosen for an op.
+        """Inside the context, added launches have the parameters that were chosen for an op.
 
         Raises:
-            CannotLower: the choice has a field that its kind has no use of, or too few ways, or too many.
+            CannotLower: the choice has a field that its kind does not use, or another number of launches.
         """
         self.choice, self.taken = choice_of(o.op), 0
         yield
@@ -99,13 +102,13 @@ class Builder(Placement):
 
     @contextmanager
     def holding(self) -> Iterator[list[Held]]:
-        """The launches that are added in here, which are not the program's yet."""
+        """Inside the context, launches are collected in the list that is yielded, and not added to the program."""
         self.held = []
         yield self.held
         self.held = None
 
     def way(self, precise: bool = False) -> Way:
-        """How the next launch of the op runs. precise: whether it makes products, whose precision is chosen."""
+        """The parameters of the op's next launch. precise: whether the launch uses the field `precision`."""
         ways = self.choice.ways
         self.choice.check(
             self.taken < len(ways),
@@ -117,15 +120,15 @@ class Builder(Placement):
         return way
 
     def next_precision(self, dtype: str) -> str:
-        """How the next launch of the op makes products, as `precision` has it."""
+        """The precision of products in the op's next launch (see `precision`)."""
         ways = self.choice.ways
         return self.precision(ways[self.taken] if self.taken < len(ways) else Way(), dtype)
 
     def precision(self, way: Way | Choice, dtype: str) -> str:
-        """How products of elements of a type are made: "ieee", "tf32" or "tf32x3".
+        """The precision of products of an element type: "ieee", "tf32" or "tf32x3".
 
         Raises:
-            CannotLower: the device, or the type, has none of the precision that was chosen.
+            CannotLower: the device or the element type does not support the chosen precision.
         """
         feature = {"tf32": MMA_TF32, "tf32x3": TF32X3}.get(way.precision)
         known = feature is None or (dtype == "f32" and self.target.has(feature))
@@ -135,7 +138,7 @@ class Builder(Placement):
     def ways(
         self, model: Sequence[TritonConfig], precise: bool = False
     ) -> tuple[TritonConfig, ...]:
-        """Ways to run the next launch of the op: the one that was chosen, then the model's others."""
+        """The configurations of the op's next launch: the chosen one, then the others of the model."""
         way, names = self.way(precise), model[0].constants
         way.check(len(way.block) == len(names), f"needs a block of {len(names)} sizes")
         way.check(way.warps > 0 and way.stages > 0, "needs warps and stages")
@@ -143,14 +146,14 @@ class Builder(Placement):
         return (first, *(c for c in model if c != first))
 
     def launch(self, source: Source, args: Sequence[int | float | Place], label: str) -> None:
-        """Add a launch, with the source's first config.
+        """Add a launch with the source's first configuration.
 
-        args: one for each of the source's parameters.
+        args: the value of each parameter of the source.
         """
         if self.held is not None:
             self.held.append(Held(source, tuple(args)))
             return
-        if self.choice.tuned:  # nothing is left to try
+        if self.choice.tuned:  # already tuned
             source = replace(source, configs=source.configs[:1])
         kernel = self._named(source, _multiples(source, args))
         grid = grid_of(kernel, kernel.configs[0], args)
@@ -160,14 +163,14 @@ class Builder(Placement):
             self.steps.append(LaunchStep(kernel.name, tuple(args), 0, grid, label))
 
     def _with_warps(self, config: TritonConfig) -> TritonConfig:
-        """As many threads, in warps of the device's size."""
+        """The configuration with as many threads, in warps of the device's size."""
         warp = self.target.device.warp
         if warp == WARP:
             return config
         return replace(config, num_warps=max(1, config.num_warps * WARP // warp))
 
     def _named(self, source: Source, multiples: tuple[str, ...]) -> TritonKernel:
-        """The kernel of a source; launches that may assume the same of its parameters share it."""
+        """The kernel of a source, specialized for parameters that are multiples of 16; equal kernels are shared."""
         kernel = TritonKernel(
             source.stem, source.text, source.parameters, source.constants, multiples,
             tuple(self._with_warps(c) for c in source.configs), source.grid,
@@ -183,13 +186,13 @@ class Builder(Placement):
 
 
 def _commented(text: str, comment: str) -> str:
-    """The source with a comment over its last function."""
+    """The source with a comment before its last function."""
     head, mark, tail = text.rpartition("@triton.jit\n")
     return f"{head}{''.join(f'# {line}'.rstrip() + chr(10) for line in comment.splitlines())}{mark}{tail}"
 
 
 def _multiples(source: Source, args: Sequence[int | float | Place]) -> tuple[str, ...]:
-    """The parameters that are multiples of 16 here; bases of places are, whatever they are."""
+    """The parameters that are multiples of 16 in this launch. The base addresses of buffers always are."""
     found = []
     for name, value in zip(source.parameters, args, strict=True):
         number = value.offset if isinstance(value, Place) else value

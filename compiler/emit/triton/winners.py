@@ -1,4 +1,4 @@
-"""What was measured to be fastest, written into the IR: each op's `gflow.kernel` then says how it runs.
+"""Results of autotuning, written into each op's `gflow.kernel`.
 
 {kind = "product", tile = array<i64: 128, 256, 64>, …}    →    {kind = "product", tile = array<i64: 64, 256, 64>, …,
                                                                 tuned = "NVIDIA H200"}
@@ -21,10 +21,16 @@ from .program_builder import Builder
 def with_winners(
     program: Program, found: Program, calls: Mapping[int, Instead], device: str
 ) -> Program:
-    """`found`, with what `autotune.tune` chose for the launches of `program` in its IR.
+    """`found`, with the choices of autotuning written into its IR.
 
-    calls: of libraries, as `tune` was given them. device: where was measured. Pointwise ops that share a
-    launch are left as they are: that has one way to run. Products of a launch all get what it runs with.
+    Pointwise ops that share a launch are left as they are, since such a launch has only one configuration. All products
+    of a shared launch get its configuration.
+
+    Args:
+        program: the program before autotuning.
+        found: the result of `autotune.tune`.
+        calls: the library calls that `tune` was given.
+        device: the name of the device on which was measured.
     """
     with built_again(program) as (module, b, _):
         now = 0
@@ -51,7 +57,7 @@ def with_winners(
 
 
 def _chosen(b: Builder, choice: Choice, begin: int, steps: Sequence[Step]) -> Choice:
-    """A choice with the configurations that launches run with now. begin: the number of the first step."""
+    """A choice with the configurations of launches after autotuning. begin: the number of the op's first step."""
     ways = list(choice.ways)
     for n, step in enumerate(steps, begin):
         if not isinstance(step, LaunchStep):
@@ -61,14 +67,14 @@ def _chosen(b: Builder, choice: Choice, begin: int, steps: Sequence[Step]) -> Ch
         if choice.tile and slot == len(choice.copies):
             choice = _tiled(choice, config)
             continue
-        # what a region has on its way is in its text
+        # the pipeline stages of a region are part of its source
         stages = config.num_stages if way.stages == configs[0].num_stages else way.stages
         ways[slot] = replace(way_of(config, way.pieces, way.precision), stages=stages)
     return choice.with_ways(ways) if ways else choice
 
 
 def _tiled(choice: Choice, config: TritonConfig) -> Choice:
-    """The choice for a product that runs with a configuration."""
+    """The choice for a product with the tile of a configuration."""
     c = config.constants
     programs = c.get("PERSISTENT", 0)
     return replace(

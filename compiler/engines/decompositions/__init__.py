@@ -1,10 +1,10 @@
-"""What engines have no op for, in ops of the dialect that they have: one table for all of them.
+"""Decompositions of ops that engines lack into ops that they have; one table for all formats.
 
-calls      calls of PyTorch, by overload
-functions  elementwise ops in simpler ones
-networks   attention, gradients of convolutions and random numbers in products, sums and elementwise ops
-terms      values of the dialect with Python's operators, so that a decomposition reads as its formula
-windows    pooling in slices, sums and comparisons
+calls      ATen calls, by overload
+functions  elementwise ops
+networks   attention, gradients of convolutions, reductions and random numbers
+terms      values of the dialect with Python's operators, so that decompositions read as formulas
+windows    pooling
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gflow.dialects.mlir import ir
 from . import calls, functions, networks, windows
 from .terms import Term
 
-#: operands, attributes → results
+#: takes operands and attributes, returns results
 Decomposition = Callable[[list[Term], dict[str, Any]], list[Term]]
 
 
@@ -43,5 +43,5 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
 
 
 def decompose(name: str, operands: Sequence[ir.Value], attrs: dict[str, Any]) -> list[ir.Value]:
-    """The results of an op, by its decomposition, built at the current insertion point."""
+    """Build the decomposition of an op at the current insertion point; returns its results."""
     return [t.value for t in DECOMPOSITIONS[name]([Term(v) for v in operands], attrs)]

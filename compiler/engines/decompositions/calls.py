@@ -1,8 +1,8 @@
-"""Calls of PyTorch (`gflow.aten`) in ops of the dialect, by overload.
+"""Decompositions of ATen calls (`gflow.aten`), by overload.
 
     %y = "gflow.aten"(%x) {overload = "aten.cumsum.default", args = "[[{\\22t\\22: 0}, 1], {}]"}
 
-becomes sums with what lies 1, 2, 4, … positions before:
+becomes sums with the elements 1, 2, 4, … positions before:
 
     %0 = "gflow.pad"(%x, %zero) …   %1 = "gflow.slice"(%0) …   %2 = "gflow.add"(%x, %1)   …
 """
@@ -23,7 +23,7 @@ Attrs = dict[str, Any]
 
 
 class _Unknown(Exception):
-    """An argument is a number that is known at the call alone."""
+    """An argument is a number that is known only at run time."""
 
 
 def _scalar(operand: Any) -> float:
@@ -47,13 +47,13 @@ def applies(attrs: Attrs, operands: Sequence[TensorType]) -> bool:
 
 
 def decompose(terms: list[Term], attrs: Attrs) -> list[Term]:
-    """The results of a call that `applies` holds for."""
+    """The results of a call for which `applies` holds."""
     args, kwargs = _arguments(attrs, terms)
     return [CALLS[attrs["overload"]](*args, **kwargs)]
 
 
 def _running(combine: str, neutral: float) -> Callable[..., Term]:
-    """Combined with all before it along a dimension, in as many steps as its size has binary digits."""
+    """The decomposition of a scan along a dimension, in log2(size) steps. combine: the op. neutral: its identity."""
 
     def running(x: Term, dim: int, dtype: str | None = None) -> Term:
         given = _DTYPES[dtype] if dtype else x.dtype if x.dtype in FLOATS else "i64"
@@ -70,7 +70,7 @@ def _running(combine: str, neutral: float) -> Callable[..., Term]:
     return running
 
 
-#: PyTorch's names of dtypes that running sums and products are asked for in
+#: the element types of PyTorch's dtypes as the argument `dtype` of scans
 _DTYPES = {
     "float32": "f32",
     "float64": "f64",

@@ -1,4 +1,4 @@
-"""Elementwise ops in simpler ones."""
+"""Decompositions of elementwise ops into simpler ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST = {"f64": 1.7976931348623157e308, "f32": 3.4028234663852886e38}
 
 
 def wide(x: Term, least: str = "f32") -> Term:
-    """In float32 (or float64) where it is narrower."""
+    """`x` converted to float32 (or `least`), if its type is narrower."""
     order = ("bf16", "f16", "f32", "f64")
     return x if order.index(x.dtype) >= order.index(least) else x.to(least)
 
@@ -30,12 +30,12 @@ def wide(x: Term, least: str = "f32") -> Term:
 
 
 def fma(a: Term, b: Term, c: Term, attrs: Attrs) -> Term:
-    """Rounded twice, of halves in float32: float64 for a bit of the result would cost engines more than all else."""
+    """a b + c, rounded twice; half precision is computed in float32. float64 would be too slow in engines."""
     return (wide(a) * wide(b) + wide(c)).to(a.dtype)
 
 
 def fmod(a: Term, b: Term, attrs: Attrs) -> Term:
-    """Of integers, with 0 where b is 0."""
+    """C's remainder of integers, with 0 where b is 0."""
     return b.is_("eq", 0).where(0, a - (a / b) * b)
 
 
@@ -49,7 +49,7 @@ def remainder(a: Term, b: Term, attrs: Attrs) -> Term:
 
 
 def integer_pow(a: Term, b: Term, attrs: Attrs) -> Term:
-    """By squaring; a negative power of an integer is 0 but for those of 1 and -1."""
+    """Integer powers by squaring; negative exponents give 0 except for bases 1 and -1."""
     bits = 8 * a.type.itemsize
     result, base = a.like(1), a
     for n in range(bits):
@@ -64,13 +64,13 @@ def integer_pow(a: Term, b: Term, attrs: Attrs) -> Term:
 
 
 def copysign(a: Term, b: Term, attrs: Attrs) -> Term:
-    """The sign of a zero is that of its inverse; a NaN counts as positive."""
+    """|a| with the sign of b. The sign of a zero is found from its reciprocal; NaN counts as positive."""
     negative = b.is_("lt", 0.0) | (b.is_("eq", 0.0) & (1.0 / b).is_("lt", 0.0))
     return negative.where(-abs(a), abs(a))
 
 
 def shift_left(a: Term, b: Term, attrs: Attrs) -> Term:
-    """As products: 0 beyond the type's bits."""
+    """a << b as a product; 0 if b is at least the number of bits."""
     bits = 8 * a.type.itemsize
     result = a.like(0)
     for n in range(bits):
@@ -82,7 +82,7 @@ def shift_left(a: Term, b: Term, attrs: Attrs) -> Term:
 
 
 def shift_right(a: Term, b: Term, attrs: Attrs) -> Term:
-    """As quotients, toward minus infinity; a constant number of bits is one division."""
+    """a >> b as a quotient rounded toward minus infinity; one division for a constant b."""
     bits = 8 * a.type.itemsize
     beyond = a.like(0) if a.dtype in UNSIGNED else a.is_("lt", 0).where(a.like(-1), a.like(0))
     constant = _constant(b)
@@ -108,7 +108,7 @@ def _shifted(a: Term, n: int) -> Term:
 
 
 def _constant(x: Term) -> int | None:
-    """The number that a splat of integers is everywhere."""
+    """The value of a splat constant of integers; None for other values."""
     owner = x.value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != "gflow.constant":
         return None
@@ -156,7 +156,7 @@ def sigmoid(x: Term, attrs: Attrs) -> Term:
 
 
 def atan2(a: Term, b: Term, attrs: Attrs) -> Term:
-    """By the arc tangent of the quotient, moved into its quadrant."""
+    """The angle of the point (b, a): the arc tangent of the quotient, moved to its quadrant."""
     y, x = wide(a), wide(b)
     below = y.is_("lt", 0.0) | (y.is_("eq", 0.0) & (1.0 / y).is_("lt", 0.0))
     left = x.is_("lt", 0.0) | (x.is_("eq", 0.0) & (1.0 / x).is_("lt", 0.0))
@@ -181,7 +181,7 @@ def exp2(x: Term, attrs: Attrs) -> Term:
 
 
 def expm1(x: Term, attrs: Attrs) -> Term:
-    """Kahan's: (u - 1) x / log(u), u = exp(x); exact where the difference cancels."""
+    """eˣ − 1 after Kahan: (u - 1) x / log(u) with u = exp(x), which is accurate where the difference cancels."""
     t = wide(x)
     u = make("exp", t)
     near = (u - 1.0) * t / make("log", u)
@@ -190,7 +190,7 @@ def expm1(x: Term, attrs: Attrs) -> Term:
 
 
 def log1p(x: Term, attrs: Attrs) -> Term:
-    """Kahan's: log(u) x / (u - 1), u = 1 + x."""
+    """log(1 + x) after Kahan: log(u) x / (u - 1) with u = 1 + x."""
     t = wide(x)
     u = t + 1.0
     near = make("log", u) * t / (u - 1.0)
@@ -238,7 +238,7 @@ def atan(x: Term, attrs: Attrs) -> Term:
 
 
 def sinh(x: Term, attrs: Attrs) -> Term:
-    """By expm1 near 0; beyond, by exponentials that do not overflow before the result does."""
+    """sinh(x): by expm1 near 0, otherwise by exponentials that overflow only if the result does."""
     t = wide(x)
     e = make("expm1", t)
     near = (e + e / (e + 1.0)) * 0.5
@@ -247,13 +247,13 @@ def sinh(x: Term, attrs: Attrs) -> Term:
 
 
 def cosh(x: Term, attrs: Attrs) -> Term:
-    """(eˣ + e⁻ˣ) / 2 with the half inside the exponents, which does not overflow early."""
+    """(eˣ + e⁻ˣ) / 2, with the factor 1/2 in the exponents, so that it overflows only if the result does."""
     t = wide(x)
     return (make("exp", t - _LN2) + make("exp", -t - _LN2)).to(x.dtype)
 
 
 def asinh(x: Term, attrs: Attrs) -> Term:
-    """By log1p near 0, by log(|x|) + log 2 where x² would overflow."""
+    """asinh(x): by log1p near 0, by log(|x|) + log 2 where x² would overflow."""
     t = wide(x)
     a = abs(t)
     near = make("log1p", a + a * a / (make("sqrt", a * a + 1.0) + 1.0))
@@ -262,7 +262,7 @@ def asinh(x: Term, attrs: Attrs) -> Term:
 
 
 def acosh(x: Term, attrs: Attrs) -> Term:
-    """By log1p near 1, by log(x) + log 2 where x² would overflow; NaN below 1."""
+    """acosh(x): by log1p near 1, by log(x) + log 2 where x² would overflow; NaN below 1."""
     t = wide(x)
     d = t - 1.0
     near = make("log1p", d + make("sqrt", d * (t + 1.0)))
@@ -307,7 +307,7 @@ def _ratio(x: Term, over_under: tuple[tuple[float, ...], tuple[float, ...]]) -> 
 
 
 def erf(x: Term, attrs: Attrs) -> Term:
-    """Ratios of polynomials: of erf below 1, of erfc · e^(x²) above."""
+    """erf(x) by ratios of polynomials: of erf below 1, of erfc · e^(x²) above."""
     t = wide(x)
     a = make("minimum", abs(t), t.like(6.0))  # 1 beyond, in float64 too
     near = t * _ratio(t * t, _ERF)
@@ -316,7 +316,7 @@ def erf(x: Term, attrs: Attrs) -> Term:
 
 
 def erfc(x: Term, attrs: Attrs) -> Term:
-    """In float64, since the exponential of a rounded square is not as exact as the result."""
+    """erfc(x) in float64, since the exponential of a rounded square is less accurate than the result must be."""
     t = x.to("f64")
     a = make("minimum", abs(t), t.like(28.0))  # 0 beyond
     near = 1.0 - t * _ratio(t * t, _ERF)
@@ -333,7 +333,7 @@ _ERFINV_FAR = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0
 
 
 def erfinv(x: Term, attrs: Attrs) -> Term:
-    """Giles' approximation, then two steps of Newton's method on erfc, in float64."""
+    """The inverse of erf: Giles' approximation, then two steps of Newton's method on erfc, in float64."""
     t = x.to("f64")
     a = abs(t)
     w = -make("log", (1.0 - a) * (a + 1.0))
@@ -349,7 +349,7 @@ def erfinv(x: Term, attrs: Attrs) -> Term:
 
 _INTEGER = ("fmod", "pow")
 
-#: op → what it is; those of `_INTEGER` only of integers
+#: by op: its decomposition. Those in `_INTEGER` apply to integers only
 FUNCTIONS: dict[str, Callable[..., Term]] = {
     "fma": fma, "fmod": fmod, "remainder": remainder, "pow": integer_pow, "copysign": copysign,
     "shift_left": shift_left, "shift_right": shift_right, "sign": sign, "trunc": trunc,
@@ -362,5 +362,5 @@ FUNCTIONS: dict[str, Callable[..., Term]] = {
 
 
 def applies(name: str, dtype: str) -> bool:
-    """Whether the decomposition is one for this element type."""
+    """Whether there is a decomposition for this element type."""
     return name in FUNCTIONS and not (name in _INTEGER and dtype in FLOATS)

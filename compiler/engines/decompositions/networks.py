@@ -1,4 +1,4 @@
-"""Attention, gradients of convolutions and random numbers in products, sums and elementwise ops."""
+"""Decompositions of attention, gradients of convolutions, reductions and random numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Attrs = dict[str, Any]
 
 
 def _heads(x: Term, heads: int) -> Term:
-    """[batch, position, head, channel] as [batch, head, position, channel], shared heads repeated."""
+    """[batch, position, head, channel] as [batch, head, position, channel], with shared heads repeated."""
     x = wide(x).permute(0, 2, 1, 3)
     b, shared, t, c = x.shape
     if shared == heads:
@@ -31,7 +31,7 @@ def _heads(x: Term, heads: int) -> Term:
 
 
 def _shared(x: Term, shared: int) -> Term:
-    """Back: the sum over the heads that share one."""
+    """The transpose of `_heads`: [batch, position, head, channel], summed over the heads that share one."""
     b, heads, t, c = x.shape
     if shared != heads:
         x = x.reshape(b, shared, heads // shared, t, c).reduce("sum", 2)
@@ -61,21 +61,21 @@ def _scores(q: Term, k: Term, extra: Sequence[Term], attrs: Attrs) -> Term:
 
 
 def _kept(shape: tuple[int, ...], rng: Term, attrs: Attrs, dtype: str) -> Term:
-    """What dropout multiplies weights by."""
+    """The factors of dropout: 0 or 1 / (1 - p)."""
     dropout = attrs["dropout"]
     numbers = make("random", rng, kind="uniform", stream=attrs["stream"], shape=shape, dtype="f32")
     return numbers.is_("lt", 1.0 - dropout).to(dtype) * (1.0 / (1.0 - dropout))
 
 
 def attention(terms: list[Term], attrs: Attrs) -> list[Term]:
-    """softmax(q kᵀ · scale + bias) v, and the logarithms of the rows' sums, out of products and reductions."""
+    """softmax(q kᵀ · scale + bias) v, and the log-sum-exp of each row, by matrix products and reductions."""
     q, k, v = terms[:3]
     heads = q.shape[2]
     found = extras([t.type for t in terms], 3)
     scores = _scores(_heads(q, heads), _heads(k, heads), terms[3:], attrs)
     most = scores.reduce("max", 3)
     none = most.is_("eq", -math.inf)
-    # a row may see nothing; engines' maxima of -inf are not -inf everywhere
+    # a row may have no keys, and in some engines a maximum of -inf isn't -inf
     if found.bias is not None or found.documents is not None or attrs["window"]:
         none = make("not", scores.is_("ne", -math.inf).reduce("any", 3))
     most = none.where(0.0, most)
@@ -91,7 +91,7 @@ def attention(terms: list[Term], attrs: Attrs) -> list[Term]:
 
 
 def attention_grad(terms: list[Term], attrs: Attrs) -> list[Term]:
-    """The gradients of `attention` for q, k, v and, where wanted, the bias, from the saved logarithms."""
+    """The gradients of `attention` for q, k, v and, if needed, the bias, from the saved log-sum-exp."""
     dy, q, k, v, y, sums = terms[:6]
     heads, shared = q.shape[2], k.shape[2]
     found = extras([t.type for t in terms], 6)
@@ -127,7 +127,8 @@ def attention_grad(terms: list[Term], attrs: Attrs) -> list[Term]:
 
 
 def weight_grad(x: Term, dy: Term, attrs: Attrs) -> Term:
-    """A convolution over the batch: channels of x as its batch, dy as its weight, stride and dilation exchanged."""
+    """The weight's gradient as a convolution: channels of x are the batch, dy is the weight, and stride and dilation
+    are exchanged."""
     layout, groups = attrs["layout"], attrs["groups"]
     rank = x.type.rank
     n, c, spatial = conv_dims(layout, rank)
@@ -154,7 +155,7 @@ def weight_grad(x: Term, dy: Term, attrs: Attrs) -> Term:
 
 
 def packed_product(x: Term, weight: Term, attrs: Attrs) -> Term:
-    """The weight unpacked, and a matrix product or a convolution with channels last."""
+    """A `packed_product`: the weight is unpacked, then a matrix product or a channels-last convolution follows."""
     k = packed_k(x.type, attrs)
     strips, strip = weight.shape[0], strip_of(weight.type, k)
     rows = weight.reshape(strips, k, strip).permute(0, 2, 1).reshape(strips * strip, k)
@@ -173,7 +174,7 @@ def packed_product(x: Term, weight: Term, attrs: Attrs) -> Term:
 
 
 def reduce(x: Term, attrs: Attrs) -> Term:
-    """Positions by comparison with what was found; sums and products of halves in float32."""
+    """Reductions: argmax and argmin by comparison with the extremum; sums and products of half precision in float32."""
     kind, dims = attrs["kind"], tuple(attrs["dims"])
     if kind not in ("argmax", "argmin"):
         if attrs.get("dtype") is not None:
@@ -192,7 +193,7 @@ def reduce(x: Term, attrs: Attrs) -> Term:
 
 
 def partial_sums(x: Term, attrs: Attrs) -> Term:
-    """Sums over runs of rows; the last run is filled up with zeros."""
+    """Sums over runs of rows; the last run is padded with zeros."""
     run, width = attrs["run"], x.shape[-1]
     rows = math.prod(x.shape[:-1])
     count = -(-rows // run)
@@ -209,12 +210,12 @@ _LOW = 0xFFFFFFFF
 
 
 def random(rng: Term, attrs: Attrs) -> Term:
-    """Philox 4x32-10, on words of 32 bits kept in int64."""
+    """Philox 4x32-10, on 32-bit words in int64."""
     shape, dtype, kind = tuple(attrs["shape"]), attrs["dtype"], attrs["kind"]
     count = math.prod(shape)
     if count == 0:
         return splat(0, shape, dtype)
-    # a number of blocks that holds for all sizes, where the count varies: those beyond it are not used
+    # with a dynamic number of elements, enough blocks for all sizes; the unused ones are dropped
     blocks = count if varies(count) else -(-count // 4)
     seed, offset = (rng.slice(0, i, i + 1).spread((blocks,)) for i in range(2))
     block = iota((blocks,), 0)

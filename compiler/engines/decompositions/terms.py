@@ -1,4 +1,4 @@
-"""Values of the dialect with Python's operators, so that a decomposition reads as its formula.
+"""Values of the dialect with Python's operators, so that decompositions read as formulas.
 
 All functions build ops at the current insertion point and location.
 """
@@ -14,7 +14,7 @@ from gflow.dialects.types import TensorType
 
 
 class Term:
-    """An SSA value; a Python number on the other side of an operator is a constant of its type."""
+    """An SSA value with operators. A Python number as the other operand becomes a constant of the same type."""
 
     __slots__ = ("value",)
 
@@ -37,7 +37,7 @@ class Term:
         return self.type.dtype
 
     def like(self, other: Term | float) -> Term:
-        """`other`, or the constant that it is, of this type."""
+        """`other`, if it is a term; a number as a constant of this type."""
         if isinstance(other, Term):
             return other
         return Term(builder.splat(other, self.type))
@@ -79,11 +79,11 @@ class Term:
         return make("abs", self)
 
     def is_(self, predicate: str, other: Term | float) -> Term:
-        """Compared by `eq`, `ne`, `lt`, `le`, `gt` or `ge`."""
+        """The comparison with `other`. predicate: `eq`, `ne`, `lt`, `le`, `gt` or `ge`."""
         return make("compare", self, self.like(other), predicate=predicate)
 
     def where(self, a: Term | float, b: Term | float) -> Term:
-        """`a` where this holds, else `b`; at least one of them is a term."""
+        """`a` where this condition holds, otherwise `b`; at least one of them is a term."""
         kind = a if isinstance(a, Term) else b
         assert isinstance(kind, Term)
         return make("select", self, kind.like(a), kind.like(b))
@@ -93,19 +93,19 @@ class Term:
         return Term(builder.convert(self.value, dtype))
 
     def reshape(self, *shape: int) -> Term:
-        """With another shape of as many elements."""
+        """The term with another shape of the same number of elements."""
         return Term(builder.reshape(self.value, shape))
 
     def permute(self, *dims: int) -> Term:
-        """With dimensions in another order."""
+        """The term with its dimensions in another order."""
         return Term(builder.transpose(self.value, dims))
 
     def spread(self, shape: Sequence[int], dims: Sequence[int] | None = None) -> Term:
-        """Broadcast: dimension i becomes dimension dims[i] of the result, the last ones without."""
+        """Broadcast: dimension i becomes dimension dims[i] of the result. Default: the last dimensions."""
         return Term(builder.broadcast(self.value, shape, dims))
 
     def reduce(self, kind: str, *dims: int) -> Term:
-        """Reduced over dimensions, which go away. kind: sum, prod, max, min, any or all."""
+        """The reduction over `dims`, which are dropped. kind: sum, prod, max, min, any or all."""
         return make("reduce", self, kind=kind, dims=tuple(sorted(dims)))
 
     def slice(self, dim: int, start: int, limit: int, stride: int = 1) -> Term:
@@ -118,22 +118,22 @@ class Term:
 
 
 def make(name: str, *terms: Term, **attrs: Any) -> Term:
-    """`gflow.<name>` of one result."""
+    """The result of an op `gflow.<name>` with one result."""
     return Term(builder.build(name, [t.value for t in terms], attrs))
 
 
 def splat(value: float, shape: Sequence[int], dtype: str) -> Term:
-    """A constant, the same everywhere."""
+    """A splat constant."""
     return Term(builder.splat(value, TensorType(tuple(shape), dtype)))
 
 
 def iota(shape: Sequence[int], dim: int, dtype: str = "i64") -> Term:
-    """The position along `dim`."""
+    """The index along `dim`, as a tensor of this shape."""
     return make("iota", shape=tuple(shape), dim=dim, dtype=dtype)
 
 
 def polynomial(x: Term, coefficients: Sequence[float]) -> Term:
-    """The highest power's coefficient first."""
+    """A polynomial by Horner's rule; the coefficient of the highest power is first."""
     total = x.like(coefficients[0])
     for c in coefficients[1:]:
         total = total * x + c

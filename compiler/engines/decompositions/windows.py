@@ -1,8 +1,8 @@
-"""Pooling in slices, sums and comparisons.
+"""Decompositions of pooling into slices, sums and comparisons.
 
-Means and maxima over windows are made one dimension after the other. Along one, which input positions belong to
-which result is a table of zeros and ones; a result is put together from as many pieces as its row has ones at most,
-each a slice (where the positions are evenly spaced) or a look-up. The gradient of a mean reads the table by columns.
+Means and maxima over windows are computed one dimension after the other. Along a dimension, a table lists the input
+positions of each window. The n-th positions of all windows are read together, by a slice if they are evenly spaced,
+otherwise by an index lookup, and combined for all n. The gradient of a mean uses the transposed table.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Attrs = dict[str, Any]
 
 
 def regular(attrs: Attrs) -> bool:
-    """Whether windows have one size and lie evenly (not `size`'s)."""
+    """Whether windows have a fixed size and stride (unlike adaptive pooling)."""
     return attrs.get("size") is None
 
 
 def spans(attrs: Attrs, d: int, size: int, count: int) -> list[list[tuple[int, int]]]:
-    """Along spatial dimension `d` the positions in each of `count` windows, each with its number in the window."""
+    """The positions in each of `count` windows along spatial dimension `d`, each with its number in the window."""
     found = []
     for i in range(count):
         if regular(attrs):
@@ -43,7 +43,7 @@ def spans(attrs: Attrs, d: int, size: int, count: int) -> list[list[tuple[int, i
 
 
 def _pieces(rows: list[list[int]]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The rows' positions as columns: (positions, whether there is one), as many as the longest row has."""
+    """The transposed table, as columns: for each n the n-th position of each row, and whether the row has one."""
     most = max((len(r) for r in rows), default=0)
     columns = []
     for k in range(most):
@@ -54,7 +54,7 @@ def _pieces(rows: list[list[int]]) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _pick(x: Term, dim: int, at: np.ndarray) -> Term:
-    """The positions `at` of a dimension: a slice where they are evenly spaced."""
+    """The elements at positions `at` of a dimension, by a slice if they are evenly spaced, otherwise by a lookup."""
     steps = set(np.diff(at).tolist())
     if len(steps) <= 1 and (step := next(iter(steps), 1)) >= 1:
         return x.slice(dim, int(at[0]), int(at[-1]) + 1, step)
@@ -70,7 +70,7 @@ def _mask(x: Term, dim: int, there: np.ndarray, otherwise: float) -> Term:
 
 
 def _combined(x: Term, dim: int, rows: list[list[int]], combine: str, nothing: float) -> Term:
-    """Along `dim`, each result from the positions of its row."""
+    """The combination along `dim` of the positions of each row. nothing: the identity of the op `combine`."""
     total: Term | None = None
     for at, there in _pieces(rows):
         piece = _mask(_pick(x, dim, at), dim, there, nothing)
@@ -83,7 +83,7 @@ def _combined(x: Term, dim: int, rows: list[list[int]], combine: str, nothing: f
 
 
 def _columns(rows: list[list[int]], size: int) -> list[list[int]]:
-    """By input position, the results that it is part of."""
+    """For each input position, the windows that contain it."""
     found: list[list[int]] = [[] for _ in range(size)]
     for i, row in enumerate(rows):
         for p in row:
@@ -92,7 +92,7 @@ def _columns(rows: list[list[int]], size: int) -> list[list[int]]:
 
 
 def _table(attrs: Attrs, x: TensorType, y: TensorType) -> list[tuple[int, list[list[int]]]]:
-    """For each spatial dimension its number and rows."""
+    """For each spatial dimension, its number among all dimensions and the table of its windows."""
     _, _, dims = conv_dims(attrs["layout"], x.rank)
     return [
         (dim, [[p for p, _ in row] for row in spans(attrs, d, x.shape[dim], y.shape[dim])])
@@ -101,7 +101,7 @@ def _table(attrs: Attrs, x: TensorType, y: TensorType) -> list[tuple[int, list[l
 
 
 def divisors(attrs: Attrs, x: TensorType, y: TensorType) -> np.ndarray | float:
-    """What sums over windows are divided by: a number, or one for each window."""
+    """The divisor of sums over windows: one number, or one for each window."""
     if attrs.get("divisor") is not None:
         return float(attrs["divisor"])
     _, _, dims = conv_dims(attrs["layout"], x.rank)
@@ -131,7 +131,7 @@ def _sum_type(dtype: str) -> str:
 
 
 def avg_pool(x: Term, attrs: Attrs) -> Term:
-    """Means over windows: a sum per dimension, divided by the windows' sizes."""
+    """Means over windows: sums along each dimension, divided by the windows' sizes."""
     y = pooled_type(x.type, attrs)
     total = x.to(_sum_type(x.dtype))
     for dim, rows in _table(attrs, x.type, y):
@@ -144,7 +144,7 @@ def avg_pool(x: Term, attrs: Attrs) -> Term:
 
 
 def avg_pool_grad(dy: Term, attrs: Attrs) -> Term:
-    """The gradient of `avg_pool`: to each position the sum of the windows that cover it."""
+    """The gradient of `avg_pool`: each position gets the sum of the windows that contain it."""
     x = TensorType(tuple(attrs["shape"]), dy.dtype)
     total = _divided(dy.to(_sum_type(dy.dtype)), divisors(attrs, x, dy.type))
     for dim, rows in _table(attrs, x, dy.type):
@@ -153,7 +153,7 @@ def avg_pool_grad(dy: Term, attrs: Attrs) -> Term:
 
 
 def lowest(dtype: str) -> float:
-    """What no number of a type lies below."""
+    """The lowest value of an element type."""
     if dtype in FLOATS:
         return -math.inf
     if dtype in UNSIGNED:
@@ -162,7 +162,7 @@ def lowest(dtype: str) -> float:
 
 
 def max_pool(x: Term, attrs: Attrs) -> list[Term]:
-    """Maxima over windows and, where wanted, their positions."""
+    """Maxima over windows and, if the op returns them, their positions."""
     y = pooled_type(x.type, attrs)
     if attrs["positions"] == "none":
         best = x
@@ -173,7 +173,7 @@ def max_pool(x: Term, attrs: Attrs) -> list[Term]:
 
 
 def _with_positions(x: Term, y: TensorType, attrs: Attrs) -> list[Term]:
-    """Element by element of a window: what is larger, or NaN, takes the place of what was found so far."""
+    """Maxima and their positions: element by element, a greater number or NaN replaces the current maximum."""
     _, _, dims = conv_dims(attrs["layout"], x.type.rank)
     rows = [spans(attrs, d, x.shape[dim], y.shape[dim]) for d, dim in enumerate(dims)]
     kinds = [
@@ -207,7 +207,7 @@ def _with_positions(x: Term, y: TensorType, attrs: Attrs) -> list[Term]:
             where = position
             seen = flags
             continue
-        # the first element of a window that is there, whatever it holds
+        # the first element of a window inside the input, whatever its value
         better = piece.is_("gt", best) | _is_nan(piece)
         taken = flags & (better | make("not", seen))
         best, where = taken.where(piece, best), taken.where(position, where)
@@ -218,7 +218,7 @@ def _with_positions(x: Term, y: TensorType, attrs: Attrs) -> list[Term]:
 
 
 def _filled(places: list[int | None]) -> np.ndarray:
-    """Evenly spaced where the known positions are, so that a slice may read them; clipped where not known."""
+    """Positions with the missing ones filled in: evenly spaced if the known ones are, so that a slice can read them."""
     known = [p for p in places if p is not None]
     last, found = known[0] if known else 0, []
     for p in places:
@@ -244,7 +244,7 @@ def _spread(array: np.ndarray, y: TensorType) -> Term:
 
 
 def max_pool_grad(dy: Term, positions: Term, attrs: Attrs) -> Term:
-    """Each gradient added where its maximum stood."""
+    """The gradient of `max_pool`: each gradient is added at the position of its maximum."""
     layout, rank = attrs["layout"], dy.type.rank
     n, c, dims = conv_dims(layout, rank)
     shape = tuple(attrs["shape"])
@@ -270,7 +270,7 @@ def max_pool_grad(dy: Term, positions: Term, attrs: Attrs) -> Term:
 
 
 def _in_plane(at: Term, attrs: Attrs, sizes: list[int]) -> Term:
-    """Numbers in windows, [N, C, *], as row-major positions in the plane."""
+    """Positions within windows, [N, C, *], as row-major positions in the plane."""
     dilation = attrs.get("dilation") or (1,) * len(sizes)
     rest, total, per = at, splat(0, at.shape, "i64"), 1
     for d in reversed(range(len(sizes))):

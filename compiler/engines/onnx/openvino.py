@@ -1,4 +1,4 @@
-"""What of ONNX OpenVINO computes as the dialect says: it has float64 as float32 and i64 as i32, without a word."""
+"""The part of ONNX that OpenVINO computes correctly: it silently computes float64 in float32, and i64 in i32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gflow.dialects.mlir import ir
 from ..form import Call
 from .rows import FORM as ONNX
 
-#: ops whose i64 are positions in tensors, which fit in 32 bits
+#: ops whose i64 operands are positions in tensors, which fit in 32 bits
 _INDEXED = ("take", "gather", "index_add", "index_copy")
 _POSITIONS = frozenset((*_INDEXED, "max_pool", "max_pool_grad", "constant"))
 _ARGS = ("argmax", "argmin")
@@ -22,7 +22,7 @@ def _refuse(call: Call) -> str:
     types = (*call.operands, *call.results)
     if any(ty.numel == 0 for ty in call.results):
         return "OpenVINO takes some tensors without elements for 0-d ones"
-    # the source of an update, or what is looked up, is not a position
+    # data operands are not positions
     if call.name in _INDEXED:
         types = (call.operands[0],)
         if call.name == "gather" and not _within(call):

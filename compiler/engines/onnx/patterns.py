@@ -1,16 +1,18 @@
-"""Functions that ONNX has one op for, found in the ops of the dialect that they are made of.
+"""Recognition of functions for which ONNX has one op, such as Softmax, LayerNormalization and Gelu.
 
     %1 = "gflow.reduce"(%x) {dims = [2], kind = "max"} …   %2 = "gflow.broadcast"(%1) {dims = [0, 1]} …
     %3 = "gflow.sub"(%x, %2) …                             %4 = "gflow.exp"(%3) …
     %5 = "gflow.reduce"(%4) {dims = [2], kind = "sum"} …   %6 = "gflow.broadcast"(%5) {dims = [0, 1]} …
     %7 = "gflow.div"(%4, %6) …
 
-is `Softmax(%x)`. Engines have kernels for such ops, and find the functions in files only as other exporters write them.
+becomes `Softmax(%x)`. Engines have fused kernels for such ops, and otherwise recognize the functions only in the form
+that other exporters write.
 
-A pattern is a name, which stands for one value, a number, or an op with the patterns of its operands: ops of two
-operands in either order where they commute. `sum`, `mean` and `max` are reductions, `rows` is a broadcast of what is
-left to the reduced dimensions, `along` one of a tensor over the reduced dimensions to all rows; they all agree on
-`dims`. `last` is a broadcast of a vector to all but the last dimension.
+A pattern is a name (which matches any value, the same one at each occurrence), a number, or an op with the patterns of
+its operands; operands of commutative ops match in either order. `sum`, `mean` and `max` are reductions. `rows` is a
+broadcast of a reduced value back over the reduced dimensions, and `along` a broadcast of a tensor of the reduced
+dimensions to all rows. All of them must have the same `dims`. `last` is a broadcast of a vector along the last
+dimension.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ _KINDS = {
 
 @record
 class _Number:
-    """A number by name."""
+    """A pattern that matches any constant number, by name."""
 
     name: str
 
 
 @dataclass
 class _Found:
-    """values, numbers: by name. dims: those that are reduced."""
+    """The state of a match: values and numbers by name, and the reduced dimensions."""
 
     values: dict[str, ir.Value]
     numbers: dict[str, float] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class _Found:
         return _Found(dict(self.values), dict(self.numbers), self.dims)
 
     def agrees(self, dims: tuple[int, ...]) -> bool:
-        """Whether the reduced dimensions are these."""
+        """Whether the reduced dimensions are `dims`; the first call sets them."""
         self.dims = dims if self.dims is None else self.dims
         return self.dims == dims
 
@@ -98,12 +100,12 @@ def _match_number(value: ir.Value, pattern: float | _Number, found: _Found) -> _
 
 
 def _match_mean(value: ir.Value, pattern: Any, found: _Found) -> _Found | None:
-    """A sum divided by the number of its elements, or multiplied by what is one over it."""
+    """Match a mean: a sum divided by the number of its elements, or multiplied by its reciprocal."""
     for kind, power in (("mul", -1), ("div", 1)):
         state = _match(value, (kind, ("sum", pattern), _Number("count")), found.copy())
         if state is None:
             continue
-        shape = type_of(state.values["x"]).shape  # what is summed has the shape of x
+        shape = type_of(state.values["x"]).shape  # the sum's operand has the shape of x
         assert state.dims is not None
         if isclose(
             state.numbers.pop("count") ** power, prod(shape[d] for d in state.dims), rel_tol=1e-6
@@ -129,7 +131,7 @@ def _reduces(name: str, call: Call, found: _Found) -> bool:
 _SHIFTED = ("sub", "x", ("rows", ("max", "x")))
 _POWER = ("exp", _SHIFTED)
 _CENTRED = ("sub", "x", ("rows", ("mean", "x")))
-_REST = ("mean", _CENTRED)  # what rounding has left of the mean
+_REST = ("mean", _CENTRED)  # the mean of the centred values, which is only rounding error
 _VARIANCE = ("maximum", ("sub", ("mean", ("mul", _CENTRED, _CENTRED)), ("mul", _REST, _REST)), 0.0)
 _EPS = _Number("eps")
 _NORMAL = (
@@ -157,7 +159,7 @@ def _gelu(approximate: str) -> Callable[[Writer, _Found, Mapping[ir.Value, str]]
 
 
 def _normalized(found: _Found) -> tuple[int, ...] | None:
-    """The sizes of the dimensions that are normalized; None unless they are the last ones."""
+    """The sizes of the normalized dimensions; None unless they are the last ones."""
     x, dims = type_of(found.values["x"]), found.dims
     if not dims or dims != tuple(range(x.rank - len(dims), x.rank)):
         return None
@@ -179,7 +181,7 @@ def _layer_norm(w: Writer, found: _Found, known: Mapping[ir.Value, str]) -> str 
 
 
 def _rms_norm(w: Writer, found: _Found, known: Mapping[ir.Value, str]) -> str | None:
-    """The nodes that engines take for one: opset 21 has no op of it."""
+    """Write an RMS norm as the nodes that engines recognize, since opset 21 has no op for it."""
     if _normalized(found) is None:
         return None
     assert found.dims is not None
@@ -191,7 +193,7 @@ def _rms_norm(w: Writer, found: _Found, known: Mapping[ir.Value, str]) -> str | 
 
 
 def _linear(w: Writer, found: _Found, known: Mapping[ir.Value, str]) -> str | None:
-    """A product of rows, whatever dimensions count them."""
+    """Write a matrix product of flattened rows as one of more dimensions."""
     values = found.values
     x, result = type_of(values["x"]), type_of(values["result"])
     if not x.shape or not result.shape or result.shape[:-1] != x.shape[:-1]:
@@ -200,7 +202,7 @@ def _linear(w: Writer, found: _Found, known: Mapping[ir.Value, str]) -> str | No
         return None
     inner = values["result"].owner.operands[0]
     chain = [inner, *(v for v in inner.owner.operands if "bias" in values)]
-    if any(len(list(v.uses)) > 1 for v in chain):  # it would be computed twice
+    if any(len(list(v.uses)) > 1 for v in chain):  # it would be computed twice otherwise
         return None
     product = w.node("MatMul", [known[values["x"]], known[values["weight"]]])
     return w.node("Add", [known[values["bias"]], product]) if "bias" in values else product
@@ -208,7 +210,7 @@ def _linear(w: Writer, found: _Found, known: Mapping[ir.Value, str]) -> str | No
 
 _ROWS = ("matmul", ("reshape", "x"), "weight")
 
-#: by the op that comes last: patterns, the longest first, and what writes what they find
+#: by the last op of a function: patterns, the longest first, and the functions that write them
 _PATTERNS: dict[str, list[tuple[Any, Callable[[Writer, _Found, Mapping[ir.Value, str]], str | None]]]] = {
     "reshape": [
         (("reshape", _ROWS), _linear),
@@ -228,9 +230,9 @@ _PATTERNS: dict[str, list[tuple[Any, Callable[[Writer, _Found, Mapping[ir.Value,
 
 
 def write_found(w: Writer, call: Call, known: Mapping[ir.Value, str]) -> str | None:
-    """The result of an op by ONNX's op for the function that it ends; None where it ends none.
+    """Write the function whose last op is `call` as one op of ONNX; None if no pattern matches.
 
-    known: names of all values before.
+    known: the names of all earlier values.
     """
     if call.name not in _PATTERNS or call.type.dtype != "f32":
         return None

@@ -1,4 +1,4 @@
-"""How each op of the dialect is written in ONNX (opset 21)."""
+"""The table of the dialect's ops in ONNX (opset 21)."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def _of(*dtypes: str) -> When:
     return lambda call: _dtype(call) in dtypes
 
 
-#: what engines compute with; bytes go through int32
+#: the element types that engines compute with; 8-bit integers are computed in int32
 _NUMBERS = _of("f32", "f64", "i64", "i32", "ui8")
 _FLOATS, _F32 = _of("f32", "f64"), _of("f32")
 
 
 def _node(kind: str, when: When = _NUMBERS, partly: bool = True) -> Row:
-    """An op that ONNX has as it is."""
+    """A row for an op that ONNX has with the same meaning."""
 
     def write(w: Writer, call: Call, names: Names) -> Names:
         return [w.node(kind, names)]
@@ -46,7 +46,7 @@ def _node(kind: str, when: When = _NUMBERS, partly: bool = True) -> Row:
 
 
 def _arithmetic(kind: str) -> Row:
-    """The same of numbers: bytes through int32."""
+    """A row for an arithmetic op; 8-bit integers are computed in int32."""
 
     def write(w: Writer, call: Call, names: Names) -> Names:
         if _dtype(call) != "ui8":
@@ -57,7 +57,7 @@ def _arithmetic(kind: str) -> Row:
 
 
 def _extreme(kind: str, of_bools: str) -> Row:
-    """The larger or smaller; a NaN is what it is with another number added."""
+    """A row for maximum or minimum, which gives NaN where an operand is NaN."""
 
     def write(w: Writer, call: Call, names: Names) -> Names:
         dtype = _dtype(call)
@@ -79,16 +79,16 @@ def _extreme(kind: str, of_bools: str) -> Row:
 
 
 def _bounded(w: Writer, x: str, kind: str, number: float, dtype: str) -> str:
-    """The larger or smaller of a value and a number; NaN stays."""
+    """The maximum or minimum of a value and a number, with NaN propagated, as `Clip` or `Relu` where possible."""
     if kind == "Max" and number == 0:
         return w.node("Relu", [x])
-    # a bound that is not given is the largest finite number
+    # the default of a missing bound is the greatest finite number
     ends = (number, math.inf) if kind == "Max" else (-math.inf, number)
     return w.node("Clip", [x, *(w.scalar(end, dtype) for end in ends)])
 
 
 def number_of(value: ir.Value) -> float | None:
-    """The number that a value of floats is everywhere, but no NaN."""
+    """The number of a splat constant of floats that isn't NaN; None for other values."""
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != "gflow.constant":
         return None
@@ -143,7 +143,7 @@ _BOUNDS = {"lt": "Max", "le": "Max", "gt": "Min", "ge": "Min"}
 
 
 def _bound(call: Call) -> tuple[str, float] | None:
-    """Of a choice of a number where a value lies beyond it, which of both is taken, and the number."""
+    """For a `select` that clamps a value to a number: "maximum" or "minimum", and the number; None for others."""
     pred, number, x = call.op.operands
     owner = pred.owner
     if call.type.dtype not in ("f32", "f64") or isinstance(owner, ir.Block):
@@ -240,7 +240,7 @@ def _index_add(w: Writer, call: Call, names: Names) -> Names:
 
 
 def _scattered(w: Writer, call: Call, names: Names, **attributes: str) -> str:
-    """Slices at indices along a dimension."""
+    """ScatterElements of slices along a dimension."""
     x, index, _ = call.operands
     dim = call.attrs["dim"]
     flat = (*x.shape[:dim], index.numel, *x.shape[dim + 1 :])
@@ -251,14 +251,14 @@ def _scattered(w: Writer, call: Call, names: Names, **attributes: str) -> str:
 
 
 def _index_copy(w: Writer, call: Call, names: Names) -> Names:
-    """Updates of equal indices are made equal first: `ScatterElements` promises no order of them."""
+    """Write an `index_copy`. Updates with equal indices are made equal first, since `ScatterElements` has no order."""
     x, index, source = call.operands
     dim = call.attrs["dim"]
     if not source.numel:
         return names[:1]
     to, at, updates = names
     if index.numel > 1:
-        # the last of the updates at each position; a maximum has no order
+        # the number of the last update at each position, by a maximum, which does not depend on the order
         number = w.positions(index.numel)
         none = w.node("Expand", [w.ints([-1]), w.ints([x.shape[dim]])])
         last = w.node("ScatterElements", [none, at, number], axis=0, reduction="max")
@@ -295,7 +295,7 @@ def _reduces(call: Call) -> bool:
 
 
 def _first(w: Writer, call: Call, x: str, rank: int) -> str:
-    """Channels first."""
+    """The value with channels first."""
     n, c, spatial = conv_dims(call.attrs["layout"], rank)
     return w.transpose(x, (n, c, *spatial))
 
@@ -356,7 +356,7 @@ def _max_pool(w: Writer, call: Call, names: Names) -> Names:
     a = call.attrs
     dilation = list(a["dilation"] or (1,) * len(a["kernel"]))
     high = list(a["padding"])
-    if a["ceil_mode"]:  # ONNX has another rule for windows that begin behind the input
+    if a["ceil_mode"]:  # ONNX has another rule for windows that begin beyond the input
         dims = conv_dims(a["layout"], call.type.rank)[2]
         high = [
             max(0, (call.type.shape[d] - 1) * s + by * (k - 1) + 1 - call.operands[0].shape[d] - p)
@@ -370,8 +370,11 @@ def _max_pool(w: Writer, call: Call, names: Names) -> Names:
 
 
 def _max_pool_of_numbers(w: Writer, call: Call, names: Names) -> Names:
-    """ONNX Runtime's MaxPool passes over NaN, and has a finite number for a window of -inf: where a sum of all is not
-    finite, both are put in again."""
+    """Write a max pooling with NaN and infinities.
+
+    ONNX Runtime's MaxPool ignores NaN, and gives a finite number for a window of -inf. If the sum of all elements isn't
+    finite, both are corrected.
+    """
     (x,) = names
     (found,) = _max_pool(w, call, names)
     total = w.node("ReduceSum", [x], keepdims=0)
@@ -392,7 +395,7 @@ def _pools(call: Call) -> bool:
 
 
 def _attention(w: Writer, call: Call, names: Names) -> Names:
-    """Products and a softmax, heads that share keys side by side; rows that see nothing are 0."""
+    """Write an attention as matrix products and a softmax. Rows without keys are 0."""
     q, k = call.operands[:2]
     (b, t, heads, c), (_, keys, shared, _) = q.shape, k.shape
     rows = w.transpose(names[0], (0, 2, 1, 3))
@@ -431,7 +434,7 @@ def _attention(w: Writer, call: Call, names: Names) -> Names:
 
 
 def _attends(call: Call) -> bool:
-    """No dropout, window or documents, and nobody reads the logarithms of the rows' sums."""
+    """Whether an attention has no dropout, window or documents, and its log-sum-exp is not used."""
     found, attrs = extras(call.operands, 3), call.attrs
     unread = next(iter(call.op.results[1].uses), None) is None
     plain = not attrs["dropout"] and not attrs["window"] and found.documents is None
@@ -500,7 +503,7 @@ ROWS: dict[str, Row] = {
     "optimization_barrier": Row("none: its operands", _identity),
 }  # fmt: skip
 
-#: ops that engines have no kernel of float64 for, nor what they are decomposed to
+#: ops without float64 kernels in engines, neither for them nor for their decompositions
 _F32_ONLY = frozenset(
     {
         "convolution",
@@ -524,7 +527,7 @@ def _refuse(call: Call) -> str:
 
 FORM = Form("ONNX", ROWS, frozenset(NUMPY), ON_RANKS, _refuse)
 
-#: what ONNX Runtime runs in the place of our own kernels, NaN and infinities included
+#: the rows for ONNX Runtime inside gflow's programs, where NaN and infinities must be as in gflow's kernels
 EXACT = replace(
     FORM, rows={**ROWS, "max_pool": Row("`MaxPool`, `If`", _max_pool_of_numbers, _pools)}
 )

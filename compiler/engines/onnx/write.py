@@ -1,8 +1,8 @@
-"""A function of the dialect, or a region, as an ONNX model.
+"""Writes a function of the dialect, or a region, as an ONNX model.
 
-Arguments and results have the names that the author's program gives them (`x`, `model.0.weight`); values between are
-named by the module that they come from and the node that makes them (`model.0/MatMul`). Updates are outputs, named
-after the argument with `.new` behind it.
+Arguments and results have the names of the author's program (`x`, `model.0.weight`). Intermediate values are named by
+the module path and the node type (`model.0/MatMul`). Updates are outputs, named after the argument with the suffix
+`.new`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .patterns import write_found
 from .rows import FORM
 from .writer import IR_VERSION, NUMBERS, OPSET, Writer
 
-#: bytes that a file of protocol buffers can hold
+#: the most bytes of a protocol-buffers file
 _MOST_BYTES = 2_000_000_000
 
 
 @record
 class Written:
-    """model: an `onnx.ModelProto`. checks: how many checks were left out."""
+    """A written model. model: an `onnx.ModelProto`. checks: the number of checks that were left out."""
 
     model: Any
     checks: int
@@ -44,27 +44,32 @@ def write_function(
     values: Mapping[str, np.ndarray] | None = None,
     form: Form = FORM,
 ) -> Written:
-    """A function as a model; `function` stays as it is.
+    """Write a function as a model; `function` is not modified.
 
-    checks: whether checks may be left out. values: of arguments that become initializers, by name. form: an engine's,
-    for code that runs in the place of our kernels.
+    Args:
+        function: the function.
+        checks: whether checks may be left out.
+        values: the values of arguments that become initializers, by name.
+        form: the format; an engine's own for code that replaces gflow's kernels.
 
     Raises:
-        EngineError: it has ops that ONNX has no form for, or is too large for a file.
+        EngineError: the function has ops that ONNX does not support, or is too large for a file.
     """
     with expanded(function.operation, form, checks) as (block, dropped):
         names = _names(function, "arg_attrs", len(block.arguments))
         end = block.operations[-1].operation
         results = _names(function, "res_attrs", len(end.operands))
         given = size_arguments(function)
-        shown = {names[n] for n in _shown(block, given)}  # no inputs: shapes of others have them
+        shown = {
+            names[n] for n in _shown(block, given)
+        }  # not inputs: they are computed from shapes of other arguments
         return Written(_written(block, form, names, results, values or {}, given, shown), dropped)
 
 
 def write_region(op: ir.Operation, form: Form, bytes_for_bools: bool = False) -> bytes:
-    """The region of an op as a file; the op stays as it is.
+    """Write the region of an op as a model file; the op is not modified.
 
-    form: the engine's. bytes_for_bools: what goes in and out as bools is bytes in the file.
+    form: the engine's format. bytes_for_bools: bool inputs and outputs are uint8 in the file.
 
     Raises:
         EngineError: as `write_function`.
@@ -100,7 +105,10 @@ def _written(
     dropped: Container[str] = (),
     bytes_for_bools: bool = False,
 ) -> Any:
-    """given: which arguments are the sizes. dropped: names of those that are no inputs."""
+    """Write a legalized block as a model.
+
+    given: the arguments that are dynamic sizes. dropped: the names of arguments that are not inputs.
+    """
 
     def passed(ty: TensorType) -> TensorType:
         return TensorType(ty.shape, "ui8") if bytes_for_bools and ty.dtype == "i1" else ty
@@ -167,12 +175,12 @@ def _written(
 
 
 def _needed(nodes: Sequence[Any], wanted: set[str]) -> list[Any]:
-    """The nodes that the results need: engines run the others, too, and fuse nothing that is read by several."""
+    """The nodes on which the results depend. Engines run others, too, and do not fuse values with several users."""
     kept = []
     for node in reversed(nodes):
         if not wanted.isdisjoint(node.output):
             wanted.update(node.input)
-            for given in node.attribute:  # of branches
+            for given in node.attribute:  # subgraphs of `If`
                 wanted.update(name for inner in given.g.node for name in inner.input)
             kept.append(node)
     return kept[::-1]
@@ -192,7 +200,7 @@ def _rename(nodes: Iterable[Any], names: Mapping[str, str]) -> None:
 
 
 def _shown(block: ir.Block, given: Sequence[int]) -> dict[int, Found]:
-    """By argument that is a size where the shape of another one shows it."""
+    """For each argument that is a dynamic size: the dimension of another argument from which it can be computed."""
     symbol = current()
     if symbol is None:
         return {}
@@ -202,7 +210,7 @@ def _shown(block: ir.Block, given: Sequence[int]) -> dict[int, Found]:
 
 
 def _read(w: Writer, x: str, at: Found) -> str:
-    """A size, from the shape that shows it."""
+    """A dynamic size, computed from a shape."""
     size = w.node("Shape", [x], start=at.dim, end=at.dim + 1)
     if at.rest:
         size = w.node("Sub", [size, w.ints([at.rest])])
@@ -210,7 +218,7 @@ def _read(w: Writer, x: str, at: Found) -> str:
 
 
 def _value(w: Writer, name: str, ty: TensorType) -> Any:
-    """Sizes that vary by name: `n`, `2*n + 1`.
+    """The description of an input or output, with dynamic dimensions by name: `n`, `2*n + 1`.
 
     Raises:
         EngineError: gflow writes no values of the type.

@@ -1,4 +1,4 @@
-"""Collects ONNX nodes and initializers: what all rows of the table do alike."""
+"""The writer of ONNX nodes and initializers, which the rows of the table use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gflow.dialects.extents import current, horner
 
 from ..sizes import is_size
 
-#: the opset that nodes are of, and the version of the file's form
+#: the opset of the nodes, and the IR version of the file
 OPSET, IR_VERSION = 21, 10
 
-#: element types: numpy's, and ONNX's number
+#: by element type: NumPy's dtype, and ONNX's number
 NUMPY = {
     "f32": np.float32,
     "f64": np.float64,
@@ -28,15 +28,18 @@ NUMBERS = {"f32": 1, "ui8": 2, "i32": 6, "i64": 7, "i1": 9, "f64": 11}
 
 
 class Writer:
-    """Nodes by op type; values are names.
+    """The nodes of a model. Values are represented by their names.
 
-    onnx: the package's helpers. scope: what names of new values begin with: the module that an op comes from.
-    sizes: values of the program's sizes that vary, [1] int64, the first one first. constants: nodes that come before
-    all others; weights are initializers. bytes: of both.
+    Attributes:
+        onnx: the package's helpers.
+        scope: the prefix of names of new values: the module path of the op.
+        sizes: the values of the program's dynamic sizes, int64 of shape [1], the first size first.
+        constants: constant nodes, which precede all others; weights are initializers.
+        bytes: the bytes of constants and initializers.
     """
 
     def __init__(self) -> None:
-        # start-up: loaded when a file of ONNX is written
+        # start-up time: only needed when an ONNX file is written
         from onnx import helper, numpy_helper
 
         self.helper, self._tensors = helper, numpy_helper
@@ -52,7 +55,7 @@ class Writer:
         self._expanded: dict[str, str] = {}
 
     def name(self, wanted: str) -> str:
-        """A name that no other value has."""
+        """A unique name that begins with `wanted`."""
         found, n = wanted, 1
         while found in self._taken:
             found, n = f"{wanted}_{n}", n + 1
@@ -60,7 +63,7 @@ class Writer:
         return found
 
     def node(self, kind: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """The result of a node that has one."""
+        """Add a node with one result; returns the result."""
         scope = f"{self.scope}/" if self.scope else ""
         result = self.name(f"{scope}{kind}")
         made = self.helper.make_node(kind, list(inputs), [result], name=result, **attributes)
@@ -68,7 +71,7 @@ class Writer:
         return result
 
     def choice(self, condition: str, yes: Callable[[], str], no: Callable[[], str]) -> str:
-        """One of two values, of which one is computed."""
+        """Add an `If`: the value of `yes` or of `no`, only one of which is computed."""
         return self.node(
             "If", [condition], then_branch=self._branch(yes), else_branch=self._branch(no)
         )
@@ -83,7 +86,7 @@ class Writer:
         return made
 
     def constant(self, array: np.ndarray, name: str = "") -> str:
-        """An initializer, or a constant if it has no name; equal ones are one."""
+        """An initializer, or a constant if `name` is empty; equal constants are shared."""
         array = np.ascontiguousarray(array).reshape(array.shape)
         key = (array.dtype.str, array.shape, array.tobytes())
         if not name and key in self._constants:
@@ -104,7 +107,7 @@ class Writer:
         return self.constant(np.array(value, NUMPY[dtype]))
 
     def ints(self, values: Sequence[int]) -> str:
-        """1-d int64: a constant, but for sizes that vary, which are computed."""
+        """A 1-d int64 tensor: a constant, unless a value is a dynamic size, which is computed."""
         parts = []
         for computed, run in groupby(values, is_size):
             given = list(run)
@@ -116,7 +119,7 @@ class Writer:
         return parts[0] if len(parts) == 1 else self.node("Concat", parts, axis=0)
 
     def size(self, value: int) -> str:
-        """A size that varies, [1] int64, computed once."""
+        """A dynamic size as int64 of shape [1], computed once."""
         found = self._computed.get(value)
         if found is None:
             symbol = current()
@@ -129,7 +132,7 @@ class Writer:
         return found
 
     def positions(self, count: int) -> str:
-        """0, 1, … as 1-d int64."""
+        """0, 1, …, count - 1 as 1-d int64."""
         if not is_size(count):
             return self.constant(np.arange(count, dtype=np.int64))
         zero, one = self.scalar(0, "i64"), self.scalar(1, "i64")
@@ -140,34 +143,36 @@ class Writer:
         return self.node("Cast", [x], to=NUMBERS[dtype])
 
     def reshape(self, x: str, shape: Sequence[int]) -> str:
-        """ONNX's Reshape; sizes of 0 are sizes."""
+        """ONNX's Reshape with `allowzero`: a size of 0 means 0."""
         return self.node("Reshape", [x, self.ints(shape)], allowzero=1)
 
     def expand(self, x: str, shape: Sequence[int]) -> str:
-        """ONNX's Expand. x: of as many dimensions."""
+        """ONNX's Expand. x: of the same rank."""
         found = self.node("Expand", [x, self.ints(shape)])
         self._expanded[found] = x
         return found
 
     def narrow(self, names: Sequence[str]) -> list[str]:
-        """Operands of an elementwise op, of one shape, as they were before they were expanded, which such ops do by
-        themselves: engines fuse a bias, not a tensor of its sums' shape. One keeps the shape."""
+        """The operands of an elementwise op without their Expand nodes, since such ops broadcast implicitly.
+
+        Engines can then fuse a bias. At least one operand keeps the full shape.
+        """
         found = [self._expanded.get(x, x) for x in names]
         return found if any(x in names for x in found) else list(names)
 
     def is_narrow(self, x: str) -> bool:
-        """Whether a value may be smaller than its op's operands are."""
+        """Whether a value may have a smaller shape than the dialect's value, until it is broadcast."""
         return x in self._expanded.values()
 
     def transpose(self, x: str, permutation: Sequence[int]) -> str:
-        """ONNX's Transpose; nothing where no dimension moves."""
+        """ONNX's Transpose; the value itself for the identity permutation."""
         if list(permutation) == list(range(len(permutation))):
             return x
         return self.node("Transpose", [x], perm=list(permutation))
 
 
 class _Size:
-    """A number [1] int64 with the operators that polynomials are evaluated by."""
+    """An int64 of shape [1] with the operators for evaluating polynomials."""
 
     def __init__(self, writer: Writer, name: str) -> None:
         self._writer, self.name = writer, name

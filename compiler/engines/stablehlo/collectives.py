@@ -1,4 +1,4 @@
-"""Collectives in StableHLO: the file is one program that every rank runs, and ranks are replicas, by their numbers.
+"""Collectives in StableHLO: all ranks run the same module, and rank numbers are replica numbers.
 
     %y, %t = "gflow.collective"(%x) {kind = "all_reduce", reduction = "sum", axes = ["dp"], …}
 
@@ -6,7 +6,8 @@ becomes, over a mesh dp × tp of 2 × 2,
 
     %y = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 2], [1, 3]]> : …}> ({ add })
 
-Compiled with as many replicas as the mesh has ranks. Tokens mean nothing there: all replicas run one schedule.
+The module is compiled with as many replicas as the mesh has ranks. Tokens are not needed, since all replicas have the
+same schedule.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ Values = list[ir.Value]
 _COMBINERS = {
     "sum": "add", "avg": "add", "product": "multiply", "min": "minimum", "max": "maximum",
 }  # fmt: skip
-#: XLA's collectives do not combine bits: each rank does, of what it has gathered
+#: XLA's collectives have no bitwise reductions: each rank reduces the gathered operands
 _BITS = {"band": "and", "bor": "or", "bxor": "xor"}
 
 
 def refuse(call: Call) -> str:
-    """Why a collective cannot be written; "" if it can, or is none."""
+    """The reason why a collective isn't supported; "" if it is, and for other ops."""
     if call.name not in (COLLECTIVE, START, SHARD):
         return ""
     a = call.attrs
@@ -59,7 +60,7 @@ def _mesh(call: Call) -> Mesh:
 
 
 def groups(mesh: Mesh, axes: tuple[str, ...]) -> list[list[int]]:
-    """The ranks of each group along `axes`, in the order of their numbers in it (row-major over `axes`)."""
+    """The ranks of each group along `axes`, ordered by their number in the group (row-major over `axes`)."""
     ranks = np.arange(prod(mesh.sizes)).reshape(mesh.sizes)
     inside = [mesh.axes.index(axis) for axis in axes]
     outside = [d for d in range(len(mesh.axes)) if d not in inside]
@@ -107,7 +108,7 @@ def _all_gather(w: Writer, x: ir.Value, ty: TensorType, dim: int, listed: str) -
 
 
 def _of_all(w: Writer, x: ir.Value, ranks: int, listed: str) -> Callable[[int], ir.Value]:
-    """What gives the value of the rank of a number in the group."""
+    """Gather the values of all ranks; returns a function that gives the value of rank n of the group."""
     ty = type_of(x)
     every = TensorType((ranks, *ty.shape), ty.dtype)
     gathered = _all_gather(w, w.reshape(x, (1, *ty.shape)), every, 0, listed)
@@ -130,7 +131,7 @@ def _bits(w: Writer, x: ir.Value, ranks: int, combiner: str, listed: str) -> ir.
 
 
 def _shard(w: Writer, call: Call, operands: Values) -> Values:
-    """This rank's piece: by a table of each rank's place in its group."""
+    """Write a `gflow.shard`: this rank's piece, by a table of each rank's number in its group."""
     (x,) = operands
     ty, ranks = call.operands[0], call.attrs["ranks"]
     size = shard_size(ty, ranks)

@@ -1,4 +1,4 @@
-"""A StableHLO module as functions of the dialect.
+"""Reads a StableHLO module as functions of the dialect.
 
     func.func public @main(%arg0: tensor<4x8xf32> loc("x"), %arg1: tensor<3x8xf32>) -> tensor<4x3xf32> {
       %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [1] : …
@@ -9,8 +9,7 @@ becomes
       %0 = "gflow.transpose"(%arg1) {permutation = array<i64: 1, 0>} : …
       %1 = "gflow.matmul"(%x, %0) : …
 
-Calls are inlined first (upstream `inline`), so what remains are the functions that others see. Ops keep their
-locations.
+Calls are inlined first (upstream `inline`), so only public functions remain. Ops keep their locations.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from .read_rows import READERS, Unreadable
 
 
 def prepare(context: ir.Context) -> None:
-    """What a context needs before it parses StableHLO."""
+    """Register StableHLO's dialects in a context, so that it can parse StableHLO."""
     stablehlo().register_dialect(context)
 
 
 def read_module(module: ir.Operation) -> ir.Module:
-    """A parsed StableHLO module as one of the dialect; `module` itself has its calls inlined.
+    """A parsed StableHLO module as a module of the dialect. Calls are inlined in `module` itself.
 
     Raises:
-        EngineError: it has ops that the dialect has no form for; the message names each and its place.
+        EngineError: it has ops that gflow does not support. The message lists them with their locations.
     """
     with module.context, ir.Location.unknown():
         PassManager.parse("builtin.module(inline)").run(module)
@@ -57,7 +56,7 @@ def read_module(module: ir.Operation) -> ir.Module:
 
 
 def _function(source: ir.Operation, problems: list[str]) -> None:
-    """One function; its problems are added to `problems`, and it is left unfinished then."""
+    """Read one function. Its problems are added to `problems`; it is then incomplete."""
     block = source.regions[0].blocks[0]
     found = len(problems)
     for argument in block.arguments:
@@ -91,9 +90,10 @@ def _function(source: ir.Operation, problems: list[str]) -> None:
 
 
 def _read(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> list[ir.Value]:
-    """
+    """Read one op; returns its results.
+
     Raises:
-        Unreadable: the dialect has no form for it.
+        Unreadable: gflow does not support it.
     """
     for value in (*op.operands, *op.results):
         if try_tensor_type(value.type) is None:
@@ -102,7 +102,7 @@ def _read(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> list[ir.Value]:
     if row is None or not op.name.startswith("stablehlo."):
         raise Unreadable("gflow has no form for it")
     if any(v not in known for v in op.operands):
-        # an operand could not be read, which has been said; types are all that is needed to go on
+        # an operand could not be read, which was reported; only types are needed to continue
         return [_stand_in(v) for v in op.results]
     return row(op, [known[v] for v in op.operands])
 

@@ -1,4 +1,4 @@
-"""How each op of StableHLO is read into the dialect."""
+"""The table of StableHLO's ops in the dialect."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Reader = Callable[[ir.Operation, Values], Values]
 
 
 class Unreadable(Exception):
-    """The dialect has no form for an op; the message says why."""
+    """The dialect has no equivalent of an op. The message says why."""
 
 
 def _numbers(op: ir.Operation, name: str) -> list[int] | None:
-    """An attribute of numbers; None where it is left out."""
+    """An attribute of integers; None if it is missing."""
     return list(ir.DenseI64ArrayAttr(op.attributes[name])) if name in op.attributes else None
 
 
@@ -43,12 +43,12 @@ def _shape(op: ir.Operation) -> tuple[int, ...]:
 
 # -- elementwise
 
-#: on booleans
+#: the ops on booleans
 _LOGICAL = {"add": "or", "mul": "and", "maximum": "or", "minimum": "and"}
 
 
 def _same(name: str) -> Reader:
-    """An op that the dialect has as it is."""
+    """A reader for an op that the dialect has with the same meaning."""
 
     def read(op: ir.Operation, operands: Values) -> Values:
         dtype = type_of(operands[0]).dtype
@@ -68,14 +68,14 @@ def _is_finite(op: ir.Operation, operands: Values) -> Values:
 
 
 def _shift_arithmetic(op: ir.Operation, operands: Values) -> Values:
-    """gflow shifts signed numbers with their sign, unsigned ones without."""
+    """An arithmetic shift: gflow's shift of signed integers is arithmetic, that of unsigned ones logical."""
     dtype = type_of(operands[0]).dtype
     signed = dtype.removeprefix("u")
     return [convert(build("shift_right", [convert(x, signed) for x in operands]), dtype)]
 
 
 def _shift_logical(op: ir.Operation, operands: Values) -> Values:
-    """Of signed numbers, the copies of the sign are masked."""
+    """A logical shift: for signed integers, the copies of the sign bit are masked."""
     a, by = operands
     ty = type_of(a)
     shifted = build("shift_right", [a, by])
@@ -147,7 +147,7 @@ def _pad(op: ir.Operation, operands: Values) -> Values:
 def padded(
     x: ir.Value, value: ir.Value, low: Sequence[int], high: Sequence[int], inside: Sequence[int]
 ) -> ir.Value:
-    """`stablehlo.pad`: values between the elements are values behind each, but the last; negative edges cut off."""
+    """A `stablehlo.pad`. Interior padding goes behind each element except the last; negative edges are sliced off."""
     for d, count in enumerate(inside):
         shape = type_of(x).shape
         if count == 0 or shape[d] < 2:
@@ -161,7 +161,7 @@ def padded(
     for d, (before, after) in enumerate(zip(low, high)):
         size = type_of(x).shape[d]
         if before < 0 or after < 0:
-            # what is cut off may be more than there is, where the other edge grows
+            # more may be cut off than the operand has, if the other edge grows
             grown = [max(0, before, -after - size), max(0, after, -before - size)]
             x = _edges(x, value, d, *grown)
             start = grown[0] - before
@@ -207,7 +207,7 @@ def _reshape(op: ir.Operation, operands: Values) -> Values:
 
 
 def _clamped(index: ir.Value, most: int) -> ir.Value:
-    """Indices as StableHLO takes them: the nearest place that there is. As i64."""
+    """Indices clamped to 0 … most, as StableHLO does, as i64."""
     ty = type_of(index)
     if ty.dtype == "ui64":
         raise Unreadable("indices of ui64")
@@ -237,7 +237,7 @@ def _slice_at(x: ir.Value, starts: dict[int, ir.Value], sizes: Sequence[int]) ->
 
 
 def _gather(op: ir.Operation, operands: Values) -> Values:
-    """Look-ups along one dimension; one slice."""
+    """A gather along one dimension, or of one slice."""
     x, index = operands
     dims = stablehlo().GatherDimensionNumbers(op.attributes["dimension_numbers"])
     mapped, collapsed = list(dims.start_index_map), list(dims.collapsed_slice_dims)
@@ -253,7 +253,9 @@ def _gather(op: ir.Operation, operands: Values) -> Values:
         or list(dims.operand_batching_dims)
         or any(n != s for d, (n, s) in enumerate(zip(sizes, shape)) if d != mapped[0])
     ):
-        raise Unreadable("gflow has look-ups along one dimension, of whole slices of the others")
+        raise Unreadable(
+            "gflow supports only gathers along one dimension, of whole slices of the others"
+        )
     (dim,) = mapped
     vector = dims.index_vector_dim
     places = list(type_of(index).shape)
@@ -261,7 +263,7 @@ def _gather(op: ir.Operation, operands: Values) -> Values:
         del places[vector]
     index = _clamped(reshape(index, places), shape[dim] - 1)
     taken = build("take", [x, index], {"dim": dim})
-    # of `taken`: the slices' dimensions lie around those of the indices
+    # dimensions of `taken`: those of slices are around those of the indices
     offset = list(dims.offset_dims)
     rank = type_of(taken).rank
     inside = iter(range(dim, dim + len(places)))
@@ -300,7 +302,10 @@ def _sizes(x: ir.Value, dims: Sequence[int]) -> list[int]:
 
 
 def _convolution(op: ir.Operation, operands: Values) -> Values:
-    """Operands brought to [N, C, *] and [O, I, *]; what gflow's attributes cannot say is padding and reversal."""
+    """A convolution, with operands transposed to [N, C, *] and [O, I, *].
+
+    Attributes that gflow's convolution lacks become ops: padding, dilation of the input, and reversal.
+    """
     x, weight = operands
     ty = type_of(op.results[0])
     dims = stablehlo().ConvDimensionNumbers(op.attributes["dimension_numbers"])
@@ -383,7 +388,7 @@ def _reduce(op: ir.Operation, operands: Values) -> Values:
 
 
 def _is_neutral(start: ir.Value, kind: str) -> bool:
-    """Whether a reduction starts, as most do, from a constant that changes nothing."""
+    """Whether the initial value of a reduction is the constant identity of its kind, as it usually is."""
     owner = start.owner
     if (
         not isinstance(owner, ir.Operation | ir.OpView)
@@ -400,10 +405,10 @@ def _is_neutral(start: ir.Value, kind: str) -> bool:
 
 
 def _combiner(op: ir.Operation) -> str:
-    """The one op of a reduction's body.
+    """The only op of a reduction's body.
 
     Raises:
-        Unreadable: the body is another.
+        Unreadable: the body has other ops.
     """
     block = op.regions[0].blocks[0]
     body = [o.operation for o in block.operations]

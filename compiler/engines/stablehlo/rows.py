@@ -1,4 +1,4 @@
-"""How each op of the dialect is written in StableHLO."""
+"""The table of the dialect's ops in StableHLO."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Values = list[ir.Value]
 
 
 def _same(name: str) -> Row:
-    """An op that StableHLO has as it is."""
+    """A row for an op that StableHLO has with the same meaning."""
 
     def write(w: Writer, call: Call, operands: Values) -> Values:
         return [w.one(name, operands, call.type)]
@@ -26,13 +26,13 @@ def _same(name: str) -> Row:
 
 
 def _floats(name: str) -> Row:
-    """The same, for floats alone."""
+    """As `_same`, for floats only."""
     row = _same(name)
     return Row(row.shown, row.write, lambda call: call.operands[0].dtype in FLOATS)
 
 
 def _wide(name: str) -> Row:
-    """Halves go through float32: engines' functions on halves are less exact than that."""
+    """A row for a function that is computed in float32 for half precision, for which engines are less exact."""
 
     def write(w: Writer, call: Call, operands: Values) -> Values:
         operands = [w.wide(v) for v in operands]
@@ -174,14 +174,14 @@ def _index_add(w: Writer, call: Call, operands: Values) -> Values:
 
 
 def _index_copy(w: Writer, call: Call, operands: Values) -> Values:
-    """Updates of equal indices are made equal first: `scatter` promises no order of them."""
+    """Write an `index_copy`. Updates with equal indices are made equal first, since `scatter` has no order."""
     x, index, source = call.operands
     dim = call.attrs["dim"]
     if source.numel == 0:
         return [operands[0]]
     to, at, updates = operands
     if index.numel > 1:
-        # the last of the updates at each position; a maximum has no order
+        # the number of the last update at each position, by a maximum, which does not depend on the order
         number = w.one("iota", [], TensorType(index.shape, "i64"), iota_dimension="0 : i64")
         none = TensorType((x.shape[dim],), "i64")
         last = w.op("scatter", [w.splat(-1, none), at, number], [none], 1,
@@ -207,7 +207,7 @@ _COMBINERS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimu
 
 
 def neutral(kind: str, dtype: str) -> float:
-    """What a reduction starts from: combined with a number, it gives the number."""
+    """The identity element of a reduction."""
     if kind in ("sum", "any"):
         return 0
     if kind in ("prod", "all"):
@@ -260,7 +260,7 @@ def _window(
     w: Writer, x: ir.Value, weight: ir.Value, call: Call, layouts: tuple[str, str, str], ty: TensorType,
     stride: tuple[int, ...], padding: list[tuple[int, int]], lhs_dilation: tuple[int, ...],
 ) -> ir.Value:  # fmt: skip
-    """A convolution, in float32 of halves."""
+    """A convolution; half precision is computed in float32."""
     lhs, kernel, out = layouts
     spatial = len(stride)
     found = w.one(
@@ -290,7 +290,7 @@ def _convolution(w: Writer, call: Call, operands: Values) -> Values:
 
 
 def _convolution_input_grad(w: Writer, call: Call, operands: Values) -> Values:
-    """A convolution of the gradient, spread by the stride, with the weight turned around."""
+    """Write an input gradient as a convolution of dy, dilated by the stride, with the reversed weight."""
     a, rank, (dy, weight) = call.attrs, call.type.rank, operands
     dy_type, w_type = call.operands
     _, _, spatial = conv_dims(a["layout"], rank)
@@ -311,11 +311,11 @@ def _convolution_input_grad(w: Writer, call: Call, operands: Values) -> Values:
 
 
 def _exchanged(w: Writer, weight: ir.Value, layout: str, groups: int) -> ir.Value:
-    """[groups * o, *, i] as [o, *, groups * i]: inputs and outputs change places within each group."""
+    """The weight [groups * o, *, i] as [o, *, groups * i]: inputs and outputs are exchanged within each group."""
     shape = type_of(weight).shape
     outputs = shape[0] // groups
     split = w.reshape(weight, (groups, outputs, *shape[1:]))
-    i = 1 if layout == "NC*" else len(shape) - 1  # before which dimension the groups go
+    i = 1 if layout == "NC*" else len(shape) - 1  # the dimension before which the groups are placed
     order = list(range(1, len(shape) + 1))
     order.insert(i, 0)
     moved = w.transpose(split, order)

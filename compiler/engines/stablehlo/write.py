@@ -1,4 +1,4 @@
-"""A function of the dialect as a StableHLO module.
+"""Writes a function of the dialect as a StableHLO module.
 
     func.func @f(%x: tensor<4x8xf32>, %w: tensor<8x3xf32>) -> tensor<4x3xf32> {
       %0 = "gflow.matmul"(%x, %w) : …
@@ -8,7 +8,7 @@ becomes
     func.func public @main(%arg0: tensor<4x8xf32>, %arg1: tensor<8x3xf32>) -> tensor<4x3xf32> {
       %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0] : …
 
-Arguments' and results' names are in the locations; updates are results after the others, as in the dialect.
+Names of arguments and results are in the locations. Updates are results after the others, as in the dialect.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ from .writer import Writer
 
 @record
 class Written:
-    """module: verified. checks: how many checks were left out. dropped: arguments that the module's function does not
-    have: sizes, which the shapes of others show."""
+    """A written module, verified.
+
+    checks: the number of checks that were left out. dropped: arguments that the module's function does not have: sizes,
+    which the shapes of other arguments have.
+    """
 
     module: ir.Module
     checks: int
@@ -39,13 +42,14 @@ class Written:
 
 
 def write_function(function: func.FuncOp, checks: bool = False) -> Written:
-    """A function as a module with one public function, `main`; `function` stays as it is. Sizes that vary do so in the
-    module, too.
+    """Write a function as a module with one public function, `main`; `function` is not modified.
+
+    Dynamic dimensions are dynamic in the module.
 
     checks: whether checks may be left out.
 
     Raises:
-        EngineError: it has ops that StableHLO has no form for.
+        EngineError: the function has ops that StableHLO does not support.
     """
     stablehlo().register_dialect(function.context)
     with expanded(function.operation, FORM, checks) as (block, dropped):
@@ -60,14 +64,14 @@ def write_function(function: func.FuncOp, checks: bool = False) -> Written:
 
 
 def portable(module: ir.Module) -> bytes:
-    """A module as a portable artifact: bytes that later (and somewhat earlier) versions of StableHLO read."""
+    """A module as a portable artifact (VHLO bytecode), which other versions of StableHLO can read."""
     bindings = stablehlo()
     version = bindings.get_current_version()
     return bindings.serialize_portable_artifact_str(str(module), version)
 
 
 def write_region(op: ir.Operation) -> ir.Module:
-    """The region of an op as a module; the op stays as it is.
+    """Write the region of an op as a module; the op is not modified.
 
     Raises:
         EngineError: as `write_function`.

@@ -1,4 +1,4 @@
-"""Builds StableHLO ops at the current insertion point: what all rows of the table do alike."""
+"""The builder of StableHLO ops at the current insertion point, which the rows of the table use."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gflow.dialects.constants import as_resource, element_bytes
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import FLOATS, UNSIGNED, TensorType, type_of
 
-#: a direction of a comparison, by the dialect's name of it
+#: StableHLO's comparison direction, by the dialect's predicate
 DIRECTIONS = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
 HALVES = ("f16", "bf16")
 
 
 def numbers(values: Sequence[int]) -> str:
-    """An attribute of 64-bit numbers, as text."""
+    """An attribute of 64-bit integers, as text."""
     return f"array<i64: {', '.join(map(str, values))}>" if values else "array<i64>"
 
 
@@ -27,12 +27,12 @@ def pairs(values: Sequence[tuple[int, int]]) -> str:
 
 
 def compare_type(dtype: str) -> str:
-    """StableHLO's kind of comparison for a dtype."""
+    """StableHLO's comparison type for a dtype."""
     return "FLOAT" if dtype in FLOATS else "UNSIGNED" if dtype in (*UNSIGNED, "i1") else "SIGNED"
 
 
 class Writer:
-    """Ops by name, with attributes as text."""
+    """A builder of ops by name, with attributes as text."""
 
     def op(
         self,
@@ -42,7 +42,7 @@ class Writer:
         regions: int = 0,
         **attributes: str | ir.Attribute,
     ) -> ir.Operation:
-        """`stablehlo.<name>`."""
+        """Build a `stablehlo.<name>`."""
         given = {
             key: ir.Attribute.parse(value) if isinstance(value, str) else value
             for key, value in attributes.items()
@@ -54,11 +54,11 @@ class Writer:
     def one(
         self, name: str, operands: Sequence[ir.Value], ty: TensorType, **attributes: str
     ) -> ir.Value:
-        """The result of an op that has one."""
+        """Build an op with one result; returns the result."""
         return self.op(name, operands, [ty], 0, **attributes).results[0]
 
     def constant(self, attribute: ir.Attribute, ty: TensorType) -> ir.Value:
-        """A constant, written out: engines read no resources."""
+        """A constant with its elements in the attribute, since engines do not read dense resources."""
         if as_resource(attribute) is not None:
             attribute = ir.DenseElementsAttr.get(
                 _array(element_bytes(attribute, ty), ty), type=ty.mlir()
@@ -66,7 +66,7 @@ class Writer:
         return self.op("constant", [], [ty], value=attribute).results[0]
 
     def splat(self, value: float, ty: TensorType) -> ir.Value:
-        """A constant, the same everywhere."""
+        """A splat constant."""
         element = ty.mlir().element_type
         scalar: ir.Attribute
         if ty.dtype in FLOATS:
@@ -76,19 +76,19 @@ class Writer:
         return self.constant(ir.DenseElementsAttr.get_splat(ty.mlir(), scalar), ty)
 
     def array(self, values: np.ndarray, dtype: str) -> ir.Value:
-        """A constant of an array, whose bytes are of the type."""
+        """A constant with the elements of an array, whose bytes have the element type `dtype`."""
         ty = TensorType(values.shape, dtype)
         return self.constant(
             ir.DenseElementsAttr.get(np.ascontiguousarray(values), type=ty.mlir()), ty
         )
 
     def convert(self, x: ir.Value, dtype: str) -> ir.Value:
-        """stablehlo.convert; nothing where the dtype is the value's own."""
+        """`stablehlo.convert`; the value itself if it has the dtype."""
         ty = type_of(x)
         return x if ty.dtype == dtype else self.one("convert", [x], TensorType(ty.shape, dtype))
 
     def wide(self, x: ir.Value) -> ir.Value:
-        """Halves as float32."""
+        """The value in float32, if it is half precision."""
         return self.convert(x, "f32") if type_of(x).dtype in HALVES else x
 
     def compare(self, predicate: str, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -103,7 +103,7 @@ class Writer:
         )
 
     def broadcast(self, x: ir.Value, shape: Sequence[int], dims: Sequence[int]) -> ir.Value:
-        """stablehlo.broadcast_in_dim. dims: where each dimension of `x` lies in `shape`."""
+        """`stablehlo.broadcast_in_dim`. dims: the dimension of `shape` to which each dimension of `x` maps."""
         ty = TensorType(tuple(shape), type_of(x).dtype)
         return self.one("broadcast_in_dim", [x], ty, broadcast_dimensions=numbers(dims))
 
@@ -118,7 +118,7 @@ class Writer:
         return self.one("reshape", [x], TensorType(tuple(shape), type_of(x).dtype))
 
     def combiner(self, op: ir.Operation, name: str | None, dtype: str) -> None:
-        """The region of a reduction: two numbers combined by `stablehlo.<name>`; None: the second takes the place."""
+        """Build the body of a reduction: `stablehlo.<name>` of two scalars; None: the body returns the second."""
         scalar = TensorType((), dtype)
         block = op.regions[0].blocks.append(
             scalar.mlir(), scalar.mlir(), arg_locs=[op.location, op.location]

@@ -1,11 +1,9 @@
-"""Which kernels ops run as: kinds, tiles, split-K, copies of operands, scratch. Pure functions of ops and a target.
+"""Kernel selection: the kind of kernel of each op, tiles, split-K, copies of operands, scratch.
 
-- `choice.py`: what is chosen for an op, and how it stands in the IR (`gflow.kernel`)
-- `select.py`: the choice for each op of a function
-- `gpu/`, `cpu/`: the choices of a kind of target
+The functions are pure: a choice depends only on the op, its operands' layouts and the target.
 
-    choice  what is chosen for an op, and how it stands in the IR
+    choice  the kernel chosen for an op, and its form in the IR (`gflow.kernel`)
     select  the choice for each op of a function
-    cpu/    choices for a processor
+    cpu/    choices for CPUs
     gpu/    choices for GPUs
 """

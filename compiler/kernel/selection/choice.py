@@ -1,9 +1,9 @@
-"""What is chosen for an op, and how it stands in the IR.
+"""The kernel chosen for an op, and its form in the IR.
 
     {kind = "product", tile = array<i64: 128, 256, 64>, warps = 8, stages = 3, split_k = 4, scratch = 12345}
 
-`gflow-select-kernels` writes it as the op's `gflow.kernel`; memory planning and code generation read it. The fields
-are declared in `dialects/marks.py`; what stands for nothing special is left out.
+`gflow-select-kernels` writes the choice as the op's `gflow.kernel`; memory planning and code generation read it.
+`dialects/marks.py` declares the fields. Fields with default values are omitted.
 """
 
 from __future__ import annotations
@@ -24,15 +24,22 @@ from ...ir.errors import CannotLower
 from ..attention import FEW, AttentionBlocks
 from ..blocks import LANES, Blocks, Strips
 
-#: threads of a warp of a choice, whatever a device has: code for it gets warps of its own
+#: threads of a warp in a choice, on all devices. Code generation converts to the device's own warp size
 WARP = 32
 
-#: sums of a tile in registers, and of a strip of few rows on the stack, in vectors
+#: the most accumulators, in vectors: of a register tile, and of a strip of few rows, which is on the stack
 _MOST_SUMS, _MOST_STRIP = 28, 32
 
 
 def blocked(kind: str, b: Blocks, threads: int, sharing: Mapping[str, Any]) -> Choice:
-    """The choice of a product of a processor's that is cut so. sharing: whether all threads run it."""
+    """The choice for gflow's own matrix product on a CPU.
+
+    Args:
+        kind: the kind of kernel.
+        b: its blocking.
+        threads: the number of threads that scratch is for.
+        sharing: the fields that say whether all threads run it (`cpu/sharing.py`).
+    """
     block = (b.rows, b.columns, b.across)
     batch = "apart" if b.apart else "together"
     return Choice(kind, b.scratch(threads), tile=b.tile, block=block, batch=batch, **sharing)
@@ -40,7 +47,7 @@ def blocked(kind: str, b: Blocks, threads: int, sharing: Mapping[str, Any]) -> C
 
 @record(kw_only=True)
 class Way:
-    """How one launch of a kernel runs; `KERNEL_FIELDS` says what each field means."""
+    """The parameters of one launch. `KERNEL_FIELDS` in `dialects/marks.py` describes each field."""
 
     block: tuple[int, ...] = ()
     warps: int = 0
@@ -56,31 +63,36 @@ class Way:
     from_size: int = 0
 
     def check(self, right: bool, what: str) -> None:
-        """Refuse a choice that code cannot follow.
+        """Raise an error for a choice that code generation does not support.
+
+        Args:
+            right: the condition that must hold.
+            what: the rest of the sentence "the choice … <what>".
 
         Raises:
-            CannotLower: it isn't right.
+            CannotLower: the condition does not hold.
         """
         if not right:
             raise CannotLower(f"the choice {self.text()} {what}; run gflow-select-kernels again")
 
     def shared(self) -> tuple[bool, int]:
-        """Whether all threads run a processor's kernel, and of a program with a size from which one on.
+        """Whether all threads run a CPU kernel, and `from_size`, the least dynamic size at which they do (0: always).
 
         Raises:
-            CannotLower: there is such a size for a kernel that one thread runs, or in a program without a size.
+            CannotLower: `from_size` is set for a kernel that one thread runs, or without a dynamic dimension.
         """
         timed = self.threads == "all" and current() is not None
         self.check(self.from_size == 0 or timed, "has from_size for a kernel that one thread runs")
         return self.threads == "all", self.from_size
 
     def text(self) -> str:
+        """The fields without default values, as "name = value, …"."""
         given = sorted(vars(self).items(), key=lambda item: item[0] != "kind")  # the kind first
         return ", ".join(f"{name} = {value}" for name, value in given if value != _DEFAULTS[name])
 
 
 def way_of(config: TritonConfig, pieces: int = 1, precision: str = "") -> Way:
-    """A configuration of a kernel as a way to run it."""
+    """The launch parameters of a Triton configuration."""
     return Way(
         block=tuple(config.constants.values()), warps=config.num_warps, stages=config.num_stages,
         pieces=pieces, precision=precision,
@@ -89,7 +101,7 @@ def way_of(config: TritonConfig, pieces: int = 1, precision: str = "") -> Way:
 
 @record
 class Choice(Way):
-    """A kernel, or the launches, of one op: how its own launch runs, and what else `KERNEL_FIELDS` says."""
+    """The kernel chosen for an op: the parameters of its main launch, and the other fields of `KERNEL_FIELDS`."""
 
     kind: str
     scratch: int = 0
@@ -107,7 +119,7 @@ class Choice(Way):
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """Those of all launches, in order: copies of operands come before the kernel."""
+        """The parameters of all launches, in order: copies of operands, the main launch, further launches."""
         own = Way(
             block=self.block or self.tile, warps=self.warps, stages=self.stages, pieces=self.pieces,
             precision=self.precision,
@@ -116,7 +128,7 @@ class Choice(Way):
         return (*self.then[:before], own, *self.then[before:]) if self.warps else self.then
 
     def with_ways(self, ways: Sequence[Way]) -> Choice:
-        """The choice with other ways for its launches; a product's tile is not among them."""
+        """The choice with other parameters for its launches, in the order of `ways`; the tile of a product is kept."""
         before = len(self.copies)
         then = (*ways[:before], *ways[before + 1 :])
         if self.tile:
@@ -128,10 +140,10 @@ class Choice(Way):
         )  # fmt: skip
 
     def blocks(self) -> Blocks:
-        """How a processor's own product is cut.
+        """The blocking of a CPU matrix product.
 
         Raises:
-            CannotLower: it cannot be cut so.
+            CannotLower: code generation does not support it.
         """
         what = "has a blocking that code generation does not support"
         self.check(len(self.tile) == 3 and len(self.block) == 3, what)
@@ -144,10 +156,10 @@ class Choice(Way):
         return Blocks((height, width, kc), rows, columns, across, apart, packed)
 
     def strips(self) -> Strips:
-        """How a product with a packed weight is cut.
+        """The blocking of a CPU product with a packed weight.
 
         Raises:
-            CannotLower: it cannot be cut so.
+            CannotLower: code generation does not support it.
         """
         what = "has a blocking of packed weights that code generation does not support"
         self.check(len(self.tile) == 3 and len(self.block) == 2, what)
@@ -158,10 +170,10 @@ class Choice(Way):
         return Strips((height, width, k), rows, across)
 
     def attention_blocks(self) -> AttentionBlocks:
-        """How a processor's own attention is cut.
+        """The blocking of a CPU attention.
 
         Raises:
-            CannotLower: it cannot be cut so.
+            CannotLower: code generation does not support it.
         """
         what = "has a blocking of attention that code generation does not support"
         self.check(len(self.tile) == 3 and len(self.block) == 1, what)
@@ -174,10 +186,12 @@ class Choice(Way):
         return AttentionBlocks((height, width), rows, keys, packed)
 
     def check_fields(self, used: Mapping[str, Sequence[str]]) -> None:
-        """Refuse fields that a kind has no use of. used: by kind, besides its scratch.
+        """Raise an error for fields that the kernel does not use.
+
+        used: by kind, the fields that it uses besides `kind` and `scratch`.
 
         Raises:
-            CannotLower: there are such.
+            CannotLower: another field has a value that isn't its default.
         """
         known = ("kind", "scratch", *used.get(self.kind, ()))
         given = (f.name for f in fields(self) if f.name not in known)
@@ -186,7 +200,7 @@ class Choice(Way):
             self.check(same, f"has {name}, which its kernel does not use")
 
     def attribute(self) -> ir.DictAttr:
-        """The choice as `gflow.kernel` has it, in the current context."""
+        """The choice as the attribute `gflow.kernel`, in the current MLIR context."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         if self.then:
             found["then"] = ir.ArrayAttr.get([_attributes(vars(way)) for way in self.then])
@@ -194,7 +208,7 @@ class Choice(Way):
 
 
 def _attributes(values: Mapping[str, Any]) -> ir.DictAttr:
-    """Fields as an attribute; what stands for nothing special is left out."""
+    """A dictionary attribute of the fields that do not have their default values."""
     return ir.DictAttr.get(
         {
             name: to_mlir(KERNEL_FIELDS[name], value)
@@ -212,7 +226,7 @@ _ROWS = ("rows", "then", "tuned")
 _SHARED = ("threads", "from_size")
 _BLOCKED = ("tile", "block", "batch", *_SHARED, *_ROWS)
 
-#: by kind, the fields that a processor's kernels have a use of
+#: by kind, the fields that CPU kernels use
 CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "loops": LOOP_FIELDS,
     "kernel": ("tile", *_SHARED, "then"),
@@ -230,7 +244,7 @@ CPU_FIELDS: Mapping[str, Sequence[str]] = {
 
 _LAUNCHES = ("block", "warps", "stages", "then", "tuned")
 
-#: by kind, the fields that a GPU's kernels have a use of
+#: by kind, the fields that GPU kernels use
 GPU_FIELDS: Mapping[str, Sequence[str]] = {
     "region": ("pieces", *_LAUNCHES),
     "merged": ("block", "warps"),
@@ -249,10 +263,10 @@ _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(Choice)}
 
 
 def choice_of(op: ir.Operation) -> Choice:
-    """What was chosen for an op.
+    """The choice that an op's `gflow.kernel` states.
 
     Raises:
-        CannotLower: nothing was.
+        CannotLower: the op has no such attribute.
         VerifyError: the attribute is malformed.
     """
     if KERNEL not in op.attributes:
@@ -263,16 +277,16 @@ def choice_of(op: ir.Operation) -> Choice:
 
 
 def selected_for(function: func.FuncOp) -> str:
-    """The target that a function's kernels were selected for; "" before they are."""
+    """The target that a function's kernels were selected for; "" before kernel selection."""
     attributes = function.operation.attributes
     return ir.StringAttr(attributes[TARGET]).value if TARGET in attributes else ""
 
 
 def check_target(function: func.FuncOp, target: Target) -> None:
-    """Refuse kernels that were selected for another target.
+    """Check that a function's kernels were selected for `target`.
 
     Raises:
-        CannotLower: they were, or none are.
+        CannotLower: they were selected for another target, or not at all.
     """
     found = selected_for(function) or "no target"
     if found != str(target):

@@ -1,4 +1,4 @@
-"""The choice for each op of a function."""
+"""Kernel selection for each op of a function."""
 
 from __future__ import annotations
 
@@ -29,12 +29,18 @@ def choices(
     blas: bool = True,
     isa: str = "",
 ) -> dict[int, Choice]:
-    """The choice for each op that runs, by its number.
+    """The choice for each op that runs, by the op's number.
 
-    lives: what of the function lies where. threads, blas, isa: of a processor, as `gflow-select-kernels` has them.
+    Args:
+        function: the function.
+        lives: its values' layouts, live ranges and places.
+        target: the target.
+        threads: CPU: the most threads that run a kernel; 0: the number of the host's CPUs.
+        blas: CPU: whether kernels may call the BLAS.
+        isa: CPU: the instruction set (a key of `PROCESSORS`); "": the host's.
 
     Raises:
-        PassError: an op has no code.
+        PassError: an op has no kernel for the target.
     """
     found = {}
     for o, choose in _running(function, lives, target, threads, blas, isa):
@@ -48,7 +54,10 @@ def choices(
 def contests_of(
     function: func.FuncOp, lives: Lives, threads: int, isa: str
 ) -> dict[int, tuple[Op, Contest]]:
-    """The contest of own kernel and BLAS for each op that both can compute on a CPU, by the op's number."""
+    """The comparisons that are possible on a CPU, by the op's number: the op, and the key of the comparison.
+
+    They are the products that both gflow's own kernel and the BLAS can compute.
+    """
     choose = Chooser(lives, threads, True, PROCESSORS.get(isa))
     found = {}
     for o in lives.body.ops:
@@ -68,14 +77,21 @@ def contests_of(
 def decided(
     lives: Lives, threads: int, isa: str, won: Mapping[Contest, bool], o: Op, device: str
 ) -> Choice:
-    """The choice for a product after races. won: their results. device: the machine's name, for `tuned`."""
+    """The choice for a product after timed comparisons.
+
+    Args:
+        won: by key of a comparison, whether gflow's own kernel was faster.
+        device: the name of the machine, for the field `tuned`.
+    """
     choose = Chooser(lives, threads, True, PROCESSORS.get(isa), won)
     return replace(choose(o), tuned=device)
 
 
 def scratch_of(function: func.FuncOp, lives: Lives, target: Target) -> dict[int, int]:
-    """The scratch of each op that needs some, as its kernel would be chosen now. Ops that have no code yet, as reshapes
-    that `gflow-materialize` will make copies of, need none."""
+    """The scratch in bytes of each op that needs some, by the op's number, if kernels were selected now.
+
+    Ops without a kernel are left out, such as reshapes that `gflow-materialize` will turn into copies.
+    """
     found = {}
     for o, choose in _running(function, lives, target, 0, True, ""):
         with suppress(CannotLower):
@@ -86,14 +102,14 @@ def scratch_of(function: func.FuncOp, lives: Lives, target: Target) -> dict[int,
 def _running(
     function: func.FuncOp, lives: Lives, target: Target, threads: int, blas: bool, isa: str
 ) -> Iterator[tuple[Op, Callable[[Op], Choice]]]:
-    """The ops that run, in order, and what chooses for each."""
+    """The ops that run, in order, each with the function that selects its kernel."""
     choose: Callable[[Op], Choice]
     if not target.gpu:
         choose = Chooser(
             lives, threads or os.cpu_count() or 1, blas, PROCESSORS.get(isa or host_level())
         )
     else:
-        # start-up: a program for a processor needs no choices for GPUs
+        # start-up time: programs for CPUs do not need the selection for GPUs
         from .gpu.chooser import chooser
 
         choose = chooser(function, lives.body, lives.at, target)
@@ -105,5 +121,5 @@ def _running(
 
 
 def _nothing(o: Op) -> Choice:
-    """For an op whose result is written by what makes its operands."""
+    """The choice for an op whose operands' producers write its result in place."""
     return Choice("none")

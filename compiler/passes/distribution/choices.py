@@ -1,4 +1,4 @@
-"""The ways in which ranks along one mesh axis can share an op: whole, by one of its factors, or addend by addend."""
+"""The ways in which an op can be sharded along one mesh axis: replicated, by one of its factors, or by partial sums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from .resharding import WHOLE
 
 @record
 class Choice:
-    """One way. needs, gives: how operands must lie, and how results do. factor: what is split; "" for none."""
+    """A way to shard an op along one mesh axis.
+
+    Attributes:
+        needs, gives: the placements of operands and results: "B" (replicated), "S(d)" (sharded) or "P(kind)" (partial).
+        factor: the factor of the op's sharding rule that is split; "": none.
+    """
 
     needs: tuple[str, ...]
     gives: tuple[str, ...]
@@ -21,21 +26,25 @@ class Choice:
 
     @property
     def whole(self) -> bool:
-        """Whether every rank does the same."""
+        """Whether all ranks compute the whole op."""
         return not self.factor and all(n == WHOLE for n in self.needs)
 
     @cached_property
     def splits(self) -> bool:
-        """Whether something is split."""
+        """Whether a factor is split."""
         return any(split_dim(p) is not None for p in (*self.needs, *self.gives))
 
 
 def choices(
     rule: Factors | None, operands: int, results: int, ranks: int, split: dict[str, int]
 ) -> list[Choice]:
-    """All ways, the whole one first.
+    """All ways to shard an op along an axis, the replicated one first.
 
-    split: by factor, the ranks of other axes that share it already.
+    Args:
+        rule: the op's sharding rule; None: it has none, and is replicated.
+        operands, results: their numbers.
+        ranks: the ranks along the axis.
+        split: by factor, the number of ranks along other axes that already split it.
     """
     found = [Choice((WHOLE,) * operands, (WHOLE,) * results)]
     if rule is None or rule.follows:
@@ -53,7 +62,7 @@ def choices(
 
 
 def _reachable(rule: Factors, factor: str, split: dict[str, int]) -> bool:
-    """Whether parts are contiguous in every dimension of the factor: what is major to it is in parts of one."""
+    """Whether a split of the factor gives contiguous parts in each dimension: more major factors are split fully."""
     for dims in (*rule.operands, *rule.results):
         for dim in dims:
             if factor in dim:

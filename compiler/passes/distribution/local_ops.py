@@ -1,4 +1,4 @@
-"""What a rank runs for its part of an op, where that is more than the same op on smaller tensors."""
+"""The local version of ops for which it isn't just the same op on smaller tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gflow.dialects.types import TensorType
 
 from .moves import Moves, Placed
 
-#: between the seeds of neighbouring parts: odd, so that no two of 2^64 parts have one (2^64 over the golden ratio)
+#: the difference of the seeds of neighbouring shards. It is odd, so that 2^64 shards have different seeds (2^64 divided
+#: by the golden ratio)
 _SEEDS = 0x9E3779B97F4A7C15 - (1 << 64)
 
 LOOKUPS = ("take", "gather", "index_add")
@@ -35,9 +36,15 @@ def local_attributes(
     results: Sequence[TensorType],
     sizes: Sequence[int],
 ) -> dict[str, Any]:
-    """The attributes that differ in the part of a rank.
+    """The attributes of a rank's local op that differ from those of the global op.
 
-    attrs: of the whole op. operands, results: the local types. sizes: of the mesh's axes.
+    Args:
+        name: the op's name.
+        attrs: the attributes of the global op.
+        operands: the local types of operands.
+        needs: the placements of operands.
+        results: the local types of results.
+        sizes: the sizes of the mesh's axes.
     """
     changed: dict[str, Any] = {}
     if "shape" in attrs:
@@ -53,15 +60,17 @@ def local_attributes(
 
 
 def _groups(attrs: dict[str, Any], rank: int, placed: Placed, sizes: Sequence[int]) -> int:
-    """Of a convolution's groups those that a rank has, by the channels of the first operand: groups are split before
-    what is in them."""
+    """The number of a convolution's groups on a rank, by the sharding of the first operand's channels.
+
+    Groups are split before the channels in them.
+    """
     _, channel, _ = conv_dims(attrs["layout"], rank)
     ranks = prod(sizes[axis] for axis in axes_of(placed, channel))
     return max(1, attrs["groups"] // ranks)
 
 
 def iota(attrs: dict[str, Any], placed: Placed, ty: TensorType, moves: Moves) -> ir.Value:
-    """Positions in the whole: those of the part, from where it begins."""
+    """An iota of global positions: the local iota plus the offset of the shard."""
     dim, dtype = attrs["dim"], attrs["dtype"]
     axes = axes_of(placed, dim)
     if not axes:
@@ -72,13 +81,13 @@ def iota(attrs: dict[str, Any], placed: Placed, ty: TensorType, moves: Moves) ->
 
 
 def _begin(moves: Moves, axes: Sequence[int], part: int) -> ir.Value:
-    """Where this rank's part of a dimension begins: a tensor<i64>."""
+    """The offset of this rank's shard of a dimension, as a tensor<i64>. part: the size of a shard."""
     scalar = TensorType((), "i64")
     return builder.build("mul", [moves.number_of(axes), builder.splat(part, scalar)])
 
 
 def other_numbers(rng: ir.Value, axes: Sequence[int], moves: Moves) -> ir.Value:
-    """A generator's state that differs by part: ranks that hold one part draw the same."""
+    """A random generator's state that differs between shards; ranks with copies of a shard draw equal numbers."""
     if not axes:
         return rng
     ty = TensorType((2,), "i64")
@@ -90,9 +99,9 @@ def other_numbers(rng: ir.Value, axes: Sequence[int], moves: Moves) -> ir.Value:
 def lookup(
     name: str, operands: list[ir.Value], dim: int, axes: Sequence[int], moves: Moves
 ) -> ir.Value:
-    """`take`, `gather` or `index_add` where this rank owns a part of the dimension.
+    """A `take`, `gather` or `index_add` whose indexed dimension is sharded.
 
-    Positions elsewhere are looked up at 0, and count as zero.
+    Indices of other shards are replaced by 0, and their elements by zeros. The results of all ranks are to be added.
     """
     x, index = operands[:2]
     ty, at = builder.type_of(x), builder.type_of(index)
@@ -116,7 +125,7 @@ def lookup(
 
 
 def _only(x: ir.Value, inside: ir.Value, dim: int, rank: int, every: bool) -> ir.Value:
-    """`x` where `inside` is true, else zero. every: they have one shape."""
+    """`x` where `inside` is true, otherwise zero. every: both have the same shape."""
     ty = builder.type_of(x)
     dims = range(ty.rank) if every else range(dim, dim + rank)
     mask = inside if every else builder.broadcast(inside, ty.shape, tuple(dims))

@@ -1,4 +1,4 @@
-"""Ops that place a value otherwise: collectives where ranks lack something, else what a rank takes of what it has."""
+"""Resharding ops: collectives, or slices where a rank already has all data."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Placed = tuple[str, ...]
 
 
 class Moves:
-    """Builds at the current insertion point. block: where numbers of ranks are computed, at its begin."""
+    """Builds resharding ops at the current insertion point. block: rank numbers are computed at its start."""
 
     def __init__(self, mesh: Mesh, block: ir.Block) -> None:
         self.mesh, self.block = mesh, block
         self.numbers: dict[int, ir.Value] = {}
 
     def number(self, axis: int) -> ir.Value:
-        """The number of this rank along a mesh axis: a tensor<i64>."""
+        """The number of this rank along a mesh axis, as a tensor<i64>."""
         found = self.numbers.get(axis)
         if found is None:
             ranks = self.mesh.sizes[axis]
@@ -37,7 +37,7 @@ class Moves:
         return found
 
     def number_of(self, axes: Sequence[int]) -> ir.Value:
-        """The number of this rank's part along several axes, row-major."""
+        """The number of this rank's shard along several axes, row-major."""
         scalar = TensorType((), "i64")
         found = builder.splat(0, scalar)
         for axis in axes:
@@ -46,16 +46,16 @@ class Moves:
         return found
 
     def move(self, x: ir.Value, have: Placed, need: Placed) -> ir.Value:
-        """`x` placed otherwise.
+        """`x` resharded from the placements `have` to `need`.
 
-        Parts of one dimension along several axes are numbered with the first axis as the major one, so the last
-        axes are put together first, and cut last.
+        If a dimension is sharded along several axes, the first axis is the major one. So the last axes are gathered
+        first and sliced last.
         """
         now = list(have)
         while tuple(now) != need:
             axes = range(len(now))
             axis = next((a for a in reversed(axes) if _free(now, need, a)), None)
-            to = WHOLE  # parts inside of parts that change are put together meanwhile
+            to = WHOLE  # a minor axis is gathered while a more major one changes
             if axis is None:
                 axis = next(b for b in reversed(axes) if _inside(now, need, b))
             else:
@@ -65,7 +65,7 @@ class Moves:
         return x
 
     def along(self, x: ir.Value, axis: int, have: str, need: str) -> ir.Value:
-        """`x` placed otherwise on one axis."""
+        """`x` resharded along one axis."""
         if have == need or self.mesh.sizes[axis] == 1:
             return x
         own = {"axes": (self.mesh.axes[axis],), "ranks": self.mesh.sizes[axis]}
@@ -87,7 +87,7 @@ class Moves:
         return self._once(x, axis) if reduction(need) == "sum" else x
 
     def _part(self, x: ir.Value, axis: int, dim: int) -> ir.Value:
-        """This rank's part of a value that it has in full."""
+        """This rank's shard of a replicated value."""
         ty, ranks = builder.type_of(x), self.mesh.sizes[axis]
         part = ty.shape[dim] // ranks
         after = ty.shape[dim + 1 :]
@@ -101,7 +101,7 @@ class Moves:
         return builder.build("take", [parts, self.number(axis)], {"dim": dim})
 
     def _once(self, x: ir.Value, axis: int) -> ir.Value:
-        """A term of a sum that is `x`: that, on the first rank, and zero on the others."""
+        """A replicated value as a partial sum: `x` on the first rank, and zero on the others."""
         ty = builder.type_of(x)
         zero = builder.splat(0, ty)
         if (value := splat_of(x)) is not None and value == splat_of(zero):
@@ -115,15 +115,14 @@ class Moves:
 
 
 def _dims(now: Sequence[str], need: Sequence[str], axis: int) -> set[int | None]:
-    """The dimensions whose parts along an axis have to change."""
+    """The dimensions whose sharding along an axis must change."""
     if now[axis] == need[axis]:
         return set()
     return {split_dim(now[axis]), split_dim(need[axis])} - {None}
 
 
 def _free(now: Sequence[str], need: Sequence[str], axis: int) -> bool:
-    """Whether an axis has to change, and can: no later one has parts of these parts, and parts are not made before
-    those that they are parts of."""
+    """Whether an axis must and can change now: no later axis splits its dimension further; earlier ones are done."""
     dims = _dims(now, need, axis)
     return (
         now[axis] != need[axis]
@@ -133,13 +132,13 @@ def _free(now: Sequence[str], need: Sequence[str], axis: int) -> bool:
 
 
 def _inside(now: Sequence[str], need: Sequence[str], axis: int) -> bool:
-    """Whether an axis has parts of parts that have to change."""
+    """Whether an axis splits a dimension whose sharding along an earlier axis must change."""
     d = split_dim(now[axis])
     return d is not None and any(d in _dims(now, need, a) for a in range(axis))
 
 
 def splat_of(x: ir.Value) -> ir.DenseElementsAttr | None:
-    """The attribute of a constant that is the same everywhere; None for other values."""
+    """The attribute of a splat constant; None for other values."""
     if isinstance(x.owner, ir.Block) or x.owner.operation.name != "gflow.constant":
         return None
     value = x.owner.operation.attributes["value"]

@@ -48,13 +48,13 @@ _OURS = (SHARDING, OPERANDS, WHY)
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
-    """Make the function that of one rank, in place."""
+    """Replace the function by the program of one rank, in place."""
     _Partition(function).run()
     thread(function)
 
 
 class _Partition:
-    """versions: by value, what a rank has of it, by placement."""
+    """The partitioning of one function. versions: for each global value, its local values by placement."""
 
     def __init__(self, function: func.FuncOp) -> None:
         self.function, self.mesh = function, required_mesh(function)
@@ -87,10 +87,10 @@ class _Partition:
         set_types(self.function)
 
     def _ends(self, listed: str) -> list[Placed]:
-        """The shardings of arguments or results.
+        """The shardings of arguments ("arg_attrs") or results ("res_attrs").
 
         Raises:
-            PassError: one has none.
+            PassError: a sharding is missing.
         """
         found = []
         attributes = attributes_of(self.function.operation)
@@ -105,7 +105,7 @@ class _Partition:
         return found
 
     def local(self, v: int, placed: Placed) -> TensorType:
-        """The type of what a rank has of a value."""
+        """The local type of a value with these placements."""
         try:
             return local_type(self.body.types[v], placed, self.mesh.sizes)
         except ValueError as error:
@@ -114,7 +114,7 @@ class _Partition:
             raise PassError(str(error), at) from None
 
     def as_needed(self, v: int, need: Placed) -> ir.Value:
-        """What a rank has of a value, placed as needed."""
+        """The local value with the placements `need`, resharded from the cheapest version if necessary."""
         versions = self.versions[v]
         if need not in versions:
             sizes, nbytes = self.mesh.sizes, self.body.types[v].nbytes
@@ -148,7 +148,7 @@ class _Partition:
         gives: Sequence[Placed],
         types: Sequence[TensorType],
     ) -> Sequence[ir.Value]:
-        """The results of this rank's part of an op."""
+        """Build the local version of an op; returns its results."""
         if o.name == RESHARD:
             return [self._gradient(o, gives[0])] if GRADIENT in o.op.attributes else operands
         if o.name == "constant":
@@ -173,8 +173,10 @@ class _Partition:
         return _copied(o.op, operands, changed, types)
 
     def _gradient(self, o: Op, need: Placed) -> ir.Value:
-        """A gradient as its parameter lies. What ranks with copies of the parameter have of it is added up last, by one
-        collective, which says that it is a gradient's."""
+        """A gradient with the placements of its parameter.
+
+        The sum over ranks with copies of the parameter is the last step, a single collective with `gflow.gradient`.
+        """
         (v,) = o.operands
         copies = from_mlir(Attr("str[]"), o.op.attributes[COPIES])
         have, axes = self.placed[v], self.mesh.axes
@@ -194,7 +196,7 @@ class _Partition:
         return made
 
     def _drawn_from(self, o: Op, attrs: dict[str, Any]) -> int | None:
-        """The operand that holds the generator's state of an op that draws numbers."""
+        """The number of the operand that is the state of the random generator; None for ops without random numbers."""
         rule = OPS[o.name].sharding
         if rule is None:
             return None
@@ -219,7 +221,7 @@ def _copied(
     changed: dict[str, Any],
     types: Sequence[TensorType],
 ) -> list[ir.Value]:
-    """The same op on other values."""
+    """Build a copy of an op on other operands, with changed attributes and result types."""
     definition = OPS[op.name.removeprefix("gflow.")]
     attributes = {k: v for k, v in attributes_of(op).items() if k not in _OURS}
     for name, value in changed.items():
@@ -230,7 +232,9 @@ def _copied(
         if definition.results is None:
             attributes["resultSegmentSizes"] = builder.segment_sizes(results)
     if definition.regions:
-        raise PassError("ops are split over ranks before they are fused", op)
+        raise PassError(
+            "fused ops cannot be partitioned; run gflow-partition before gflow-fuse", op
+        )
     made = ir.Operation.create(
         op.name, results=results, operands=list(operands), attributes=attributes, loc=op.location
     )

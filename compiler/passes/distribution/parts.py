@@ -1,8 +1,8 @@
-"""Programs that work on each rank's part alone, from a `gflow.reshard` with `side = "enter"` to one with "leave".
+"""Checks programs that work on local shards, from a `gflow.reshard` with `side = "enter"` to one with "leave".
 
-Such a program sees parts where the trace has the whole (PyTorch's `use_local_output`). The two are the same as long as
-every op on the part gives the part of what it gives on the whole: it is split by one factor, nothing is sent, and no
-term of a sum is taken for the sum. Gradients follow from that.
+In such a program the author's tensors are shards (PyTorch's `use_local_output`), while the trace has global values. The
+two agree if each op maps shards to shards of its global result: the op is split by one factor, needs no communication,
+and does not use a partial sum as if it were the sum. The same then holds for gradients.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ def check_parts(
     mesh: Mesh,
     stated: Sequence[int],
 ) -> None:
-    """
+    """Check the ops between "enter" and "leave".
+
     Args:
-        placed: by value its placements. chosen: by axis and op. stated: arguments that say how they lie.
+        body: the function's body.
+        placed: the placements of each value.
+        chosen: the choices by mesh axis and op.
+        mesh: the mesh.
+        stated: the numbers of arguments with a stated sharding.
 
     Raises:
-        PassError: an op on parts does not give parts, or a part is taken for the whole.
+        PassError: an op on shards does not give shards, or a shard is used as a global value.
     """
     parted: dict[int, set[int]] = {}
-    known = {
-        *stated
-    }  # what is a DTensor in the author's program: no part, though it may be in parts
+    known = {*stated}  # DTensors of the author's program: global values, even if they are sharded
     for o in body.ops:
         if o.name == RESHARD:
             _at_edge(o, placed, parted, known, mesh)
@@ -55,9 +58,9 @@ def check_parts(
             )
             if moved or not all(split_dim(p) is not None for p in choice.gives):
                 raise PassError(
-                    f"works on this rank's part of a tensor that is split along '{mesh.axes[axis]}', and what it gives "
-                    "there is no part of what it gives on the whole. Let the module before give a global tensor "
-                    "(use_local_output=False, or output_layouts=Replicate()), so that this is computed on the whole",
+                    f"is computed on this rank's shard of a tensor that is sharded along '{mesh.axes[axis]}', but its "
+                    "result is not a shard of the global result. Let the preceding module return a global tensor "
+                    "(use_local_output=False, or output_layouts=Replicate())",
                     o.op,
                 )
         for v in o.results:
@@ -65,7 +68,7 @@ def check_parts(
     for n, v in enumerate(body.returned):
         if v in parted:
             raise PassError(
-                f"result {n} is this rank's part of a tensor; return a global one (use_local_output=False)",
+                f"result {n} is this rank's shard of a tensor; return the global tensor (use_local_output=False)",
                 body.terminator,
             )
 
@@ -93,14 +96,15 @@ def _at_edge(
         for axis in axes:
             if axis not in parted.get(x, ()) or placed[x][axis] != attrs["sharding"][axis]:
                 raise PassError(
-                    f"takes this rank's part of a tensor that is split along '{mesh.axes[axis]}' "
-                    f"({attrs['sharding'][axis]}), and is given a whole one, or one that is split otherwise; give it a "
-                    "DTensor, or let its input_layouts be Replicate()",
+                    f"expects this rank's shard of a tensor that is sharded along '{mesh.axes[axis]}' "
+                    f"({attrs['sharding'][axis]}), found a replicated tensor, or another sharding; pass a "
+                    "DTensor, or set its input_layouts to Replicate()",
                     o.op,
                 )
     elif x in parted:
         raise PassError(
-            "takes a part of a tensor for the whole; let the module before give a global one (use_local_output=False)",
+            "uses a shard of a tensor as if it were the global tensor; let the preceding module return a global one "
+            "(use_local_output=False)",
             o.op,
         )
 

@@ -51,12 +51,12 @@ from .parts import check_parts
 from .resharding import ADDED, WHOLE, bytes_sent
 from .search import Problem, Search, place
 
-#: on an op: how it needs its operands, and why it was placed so
+#: attributes of an op: the shardings that it needs of its operands, and the reason of its sharding
 OPERANDS, WHY = "gflow.operand_shardings", "gflow.why"
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
-    """Write the layout over the mesh into every op of the function.
+    """Write shardings into every op of the function.
 
     Raises:
         PassError: the function has no mesh.
@@ -82,7 +82,10 @@ def required_mesh(function: func.FuncOp) -> Mesh:
 
 
 class _Propagation:
-    """placed: by value, its placements on the axes so far. needed: the same by op and operand."""
+    """The propagation in one function.
+
+    placed: the placements of each value on the axes so far. needed: the same for each op and operand.
+    """
 
     def __init__(self, function: func.FuncOp, body: Body, mesh: Mesh) -> None:
         self.function, self.body, self.mesh = function, body, mesh
@@ -104,7 +107,7 @@ class _Propagation:
         self._write()
 
     def _given(self, listed: str, n: int, value: int) -> tuple[str, ...] | None:
-        """The sharding that an argument or a result states."""
+        """The sharding that an argument or a result states; None: it states none."""
         if listed not in self.function.attributes:
             return None
         attrs = ir.DictAttr(ir.ArrayAttr(self.function.attributes[listed])[n])
@@ -120,7 +123,7 @@ class _Propagation:
         return found
 
     def _returned(self) -> list[tuple[str, ...] | None]:
-        """What is needed of each result: as it states, or as the argument lies that it updates."""
+        """The sharding that each result must have: the stated one, or that of the argument it updates; None: any."""
         found: list[tuple[str, ...] | None] = []
         for n, alias in enumerate(aliases(self.function, self.body)):
             stated = self._given("res_attrs", n, self.body.returned[n])
@@ -168,24 +171,26 @@ class _Propagation:
         )
 
     def _bytes(self, v: int) -> float:
-        """Of a value, as the ranks of the next axis have it together."""
+        """The bytes of a value that the ranks of the next axis hold together."""
         shared = 1
         for placement, size in zip(self.placed[v], self.mesh.sizes):
             shared *= size if split_dim(placement) is not None else 1
         return self.body.types[v].nbytes / shared
 
     def _works_along(self, o: Op, axis: int) -> bool:
-        """Whether an op is a collective along an axis, on which ranks have values of their own."""
+        """Whether an op is a collective along an axis, along which values differ between ranks."""
         return o.name in ORDERED and self.mesh.axes[axis] in attributes_read(o.op).get("axes", ())
 
     def _is_added(self, o: Op, axis: int) -> bool:
-        """Whether an op places a gradient, to which ranks along an axis each have a term."""
+        """Whether an op reshards a gradient that is a partial sum along an axis."""
         copies = o.op.attributes[COPIES] if o.name == RESHARD and COPIES in o.op.attributes else ()
         return self.mesh.axes[axis] in [ir.StringAttr(a).value for a in copies]
 
     def _terms(self, axis: int) -> frozenset[int]:
-        """Values of which a gradient, or a result that ranks have terms of, is made linearly, and nothing else is: they
-        may stay terms."""
+        """The values that may stay partial sums along an axis.
+
+        Only gradients and results that are partial themselves depend on them, and depend on them linearly.
+        """
         body = self.body
         found = {v for o in body.ops if self._is_added(o, axis) for v in o.operands}
         for v, need in zip(body.returned, self.returned):
@@ -199,9 +204,11 @@ class _Propagation:
         return frozenset(found)
 
     def _forced(self, o: Op, axis: int) -> Choice | None:
-        """How a value lies that the author places; None of others, and where the author leaves it open. A gradient is
-        best a term of a sum along axes along which ranks have copies of the parameter: it is added up there whatever
-        its bytes, by `gflow-zero-1` for pieces."""
+        """The placement that the author demands of a value along an axis; None: none is demanded.
+
+        A gradient should be a partial sum along axes along which the parameter is replicated: it is summed there in any
+        case, with ZeRO by a reduce-scatter.
+        """
         if o.name != RESHARD:
             return None
         wanted = read(OPS[RESHARD], o.op.attributes)["sharding"]
@@ -284,7 +291,7 @@ def _rule(o: Op, body: Body) -> Factors | None:
     """The sharding rule of an op.
 
     Raises:
-        PassError: it is of a program that is cut into ranks already.
+        PassError: the program is already partitioned.
     """
     definition, found = OPS[o.name], None
     attrs: dict[str, Any] = read(definition, o.op.attributes)
@@ -292,12 +299,12 @@ def _rule(o: Op, body: Body) -> Factors | None:
         types = ([body.types[v] for v in o.operands], [body.types[v] for v in o.results])
         found = definition.sharding.of(*types, attrs)
     if o.name == SHARD or (o.name in ORDERED and (found is None or not attrs["axes"])):
-        raise PassError("a program of whole values has no collectives yet", o.op)
+        raise PassError("the program already has collectives: it is partitioned already", o.op)
     return found
 
 
 def _drawn(o: Op) -> object | None:
-    """What ops have in common that must draw the same numbers: attention and its gradient."""
+    """A key of ops that must draw the same random numbers: attention and its gradient; None for other ops."""
     if o.name in ("attention", "attention_grad") and "stream" in o.op.attributes:
         return ir.IntegerAttr(o.op.attributes["stream"]).value
     return None

@@ -1,8 +1,8 @@
-"""What it costs, in bytes on the wire, to place a value otherwise on one mesh axis.
+"""The cost of resharding a value on one mesh axis, in bytes that each rank sends.
 
-Figures are those of ring algorithms, by rank: an all-gather, a reduce-scatter or an all-to-all of n ranks sends
-(n - 1)/n of what it makes or takes, an all-reduce twice that. Taking a part of what is there, or counting it once
-among addends, sends nothing.
+The numbers are those of ring algorithms. An all-gather or a reduce-scatter of n ranks sends (n - 1)/n of the whole
+tensor, an all-to-all 1/n of that, and an all-reduce twice as much as a reduce-scatter. Slicing a replicated value, or
+turning it into a partial sum, sends nothing.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from collections.abc import Collection
 from gflow.dialects.distribution.sharding import reduction, split_dim
 
 WHOLE = "B"
-#: of a result of the function that may lie as it comes, but for addends
+#: the placement of a function's result that may have any sharding, except partial sums
 ADDED = "not partial"
 
-#: bytes that a collective counts for besides those that it sends, so that few large ones win over many
+#: a constant cost of each collective in bytes, so that few large collectives are preferred
 _CALL = 4096.0
 
 
 def bytes_sent(have: str, need: str, nbytes: float, ranks: int) -> float:
-    """Of one rank, to place a value of `nbytes` as needed.
+    """The bytes that a rank sends to reshard a value.
 
-    nbytes: of what the ranks of this axis have together.
+    Args:
+        have, need: the placements before and after.
+        nbytes: the bytes of the value that the ranks of this axis hold together.
+        ranks: the number of ranks along the axis.
     """
     if have in (need, WHOLE):
         return 0.0
@@ -39,7 +42,7 @@ def bytes_sent(have: str, need: str, nbytes: float, ranks: int) -> float:
 
 
 def total_sent(have: str, needs: Collection[str], nbytes: float, ranks: int) -> float:
-    """For all ways in which users need one value: what is whole for one is whole for all."""
+    """The bytes that a rank sends to reshard a value for all its users; a replicated version serves all of them."""
     if have == WHOLE:
         return 0.0
     needs = {WHOLE if n == ADDED and reduction(have) is not None else n for n in needs}

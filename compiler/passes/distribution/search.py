@@ -1,9 +1,9 @@
-"""The placements of all values on one mesh axis: op by op in order, then changed where that sends less.
+"""The search for the placements of all values on one mesh axis.
 
-What is minimized is the bytes that ranks send to place values otherwise, each value once for each way in which it is
-needed. Work is never done twice to save bytes: a contraction of which an operand is split, or partial, stays so, by the
-price of doing it on every rank. Beyond that an op whose operands are whole is whole, unless what reads it needs
-parts of it: nothing is split that neither an argument nor a result asks for.
+Ops are placed in program order, and then changed one by one as long as that reduces the cost. The cost is the bytes
+that ranks send for resharding; each value counts once for each placement in which it is needed. Replicated computation
+has a price, so a contraction with a sharded or partial operand stays sharded. An op whose operands are replicated is
+replicated, unless its users need shards: nothing is sharded without a sharding of an argument or a result.
 """
 
 from __future__ import annotations
@@ -17,23 +17,29 @@ from gflow.dialects.distribution.sharding import reduction, split_dim
 from .choices import Choice
 from .resharding import WHOLE, bytes_sent, total_sent
 
-#: operations for which a byte is sent rather than work done on every rank: few, since authors split what they want
-#: to be shared
+#: the operations that cost as much as sending a byte. They are few, since authors shard what should be distributed
 _WORK_OF_BYTE = 0.01
-#: what decides between equals: an operation that need not be done twice, a byte that need not be written twice
+#: tie-breakers: the cost of a replicated operation, and of a replicated byte that is written
 _LITTLE = 1e-9
 _SWEEPS = 8
 
 
 @dataclass
 class Problem:
-    """One mesh axis. Values and ops are numbered.
+    """The search problem of one mesh axis. Values and ops are numbered.
 
-    ranks: along the axis. nbytes: of values, as the ranks of this axis hold them together. given: placements of
-    arguments. returned: (value, need) for what leaves. choices: of each op, the whole one first. operands, results:
-    values of each op. work: operations of each op. follows: ops whose results are their operands. same: ops that must
-    choose alike, by a key of theirs. forced: ops that ask for a placement of their result. terms: values
-    that are best terms of a sum, see `_Propagation._terms`.
+    Attributes:
+        ranks: the ranks along the axis.
+        nbytes: by value, the bytes that the ranks of this axis hold together.
+        given: the placements of arguments.
+        returned: (value, needed placement) of results of the function.
+        choices: the choices of each op, the replicated one first.
+        operands, results: the values of each op.
+        work: the operations of each op.
+        follows: ops whose results are their operands (views).
+        same: ops that must make the same choice, by a common key.
+        forced: ops that demand a placement of their result.
+        terms: values that may stay partial sums (`_Propagation._terms`).
     """
 
     ranks: int
@@ -51,15 +57,23 @@ class Problem:
 
 
 class Search:
-    """have: by value its placement. chosen: by op its choice. changed: by value, how many choices had been exchanged
-    when it was last placed, or needed, otherwise; seen: by op, when it was last looked at."""
+    """The state of a search.
+
+    Attributes:
+        have: the placement of each value.
+        chosen: the choice of each op.
+        changed: for each value, the number of changes when its placement, or a needed placement, last changed.
+        seen: for each op, the number of changes when it was last examined.
+    """
 
     def __init__(self, problem: Problem, late: bool) -> None:
         self.p, self.late = problem, late
         self.have: list[str] = [WHOLE] * len(problem.nbytes)
         self.needs: list[Counter[str]] = [Counter() for _ in problem.nbytes]
         self.chosen: list[Choice] = [options[0] for options in problem.choices]
-        self.fixed: dict[object, str] = {}  # the factors of ops that must choose alike
+        self.fixed: dict[
+            object, str
+        ] = {}  # by key: the factor of ops that must make the same choice
         for value, placement in problem.given.items():
             self.have[value] = placement
         for value, need in problem.returned:
@@ -72,7 +86,7 @@ class Search:
                 self.users[v] += 1
 
     def run(self) -> float:
-        """Find placements; returns what they cost."""
+        """Find placements; returns their cost."""
         count = len(self.chosen)
         for o in range(count):
             self._first(o)
@@ -83,14 +97,14 @@ class Search:
         return self.cost()
 
     def cost(self) -> float:
-        """Bytes sent, and the price of work done on every rank."""
+        """The cost of the current placements: bytes sent, and the price of replicated computation."""
         moved = sum(self._sent(v) for v in range(len(self.have)))
         return moved + sum(self._price(o, c) for o, c in enumerate(self.chosen))
 
     # -- one op
 
     def options(self, o: int) -> list[Choice]:
-        """What an op may choose now."""
+        """The choices that are possible for an op now."""
         if o in self.p.forced:
             return [self.p.forced[o]]
         if o in self.p.follows:
@@ -113,8 +127,10 @@ class Search:
             self.fixed.setdefault(self.p.same[o], best.factor)
 
     def _guess(self, o: int, choice: Choice) -> float:
-        """What a choice costs as far as is known in order: partial results will be added up one day, and parts
-        that are made here put together."""
+        """The estimated cost of a choice when only earlier ops are placed.
+
+        It assumes that partial results will be reduced, and that newly sharded results will be gathered.
+        """
         p, total = self.p, self._price(o, choice)
         for v, need in {(v, n) for v, n in zip(p.operands[o], choice.needs)}:
             before = self.needs[v]
@@ -136,7 +152,7 @@ class Search:
         return total_sent(self.have[v], {*self.needs[v], need}, self.p.nbytes[v], self.p.ranks)
 
     def _price(self, o: int, choice: Choice) -> float:
-        """Of work: what is done on every rank though an operand lies in parts."""
+        """The price of a choice's computation: that of an op which is replicated although an operand is sharded."""
         if choice.splits:
             return 0.0
         spared = (self.p.ranks - 1) / self.p.ranks
@@ -146,11 +162,11 @@ class Search:
         return (self.p.work[o] + made) * spared * _LITTLE
 
     def _parted(self, o: int) -> bool:
-        """Whether an operand of an op lies in parts."""
+        """Whether an operand of an op is sharded or partial."""
         return any(split_dim(self.have[v]) is not None for v in self.p.operands[o])
 
     def _is_asked(self, o: int) -> bool:
-        """Whether an op has a reason to be split: an operand that is no whole, or a reader that needs parts."""
+        """Whether an op has a reason to be sharded: an operand that isn't replicated, or a user that needs shards."""
         return any(self.have[v] != WHOLE for v in self.p.operands[o]) or any(
             split_dim(need) is not None for v in self.p.results[o] for need in self.needs[v]
         )
@@ -173,7 +189,7 @@ class Search:
         return total_sent(self.have[v], self.needs[v], self.p.nbytes[v], self.p.ranks)
 
     def _improve(self, o: int) -> bool:
-        """Exchange an op's choice for the best one, with everything else as it is."""
+        """Replace an op's choice by the best one, with all others unchanged; returns whether it changed."""
         if o in self.p.same or o in self.p.forced:
             return False
         around = {*self.p.operands[o], *self.p.results[o]}
@@ -202,6 +218,6 @@ class Search:
 
 
 def place(problem: Problem) -> Search:
-    """The best placements found: with partial sums added up soon, and late."""
+    """The better of two searches: one that reduces partial sums early, and one that does so late."""
     found = [Search(problem, late) for late in (False, True)]
     return min(found, key=Search.run)

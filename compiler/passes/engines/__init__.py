@@ -1,4 +1,4 @@
-"""Which parts of a program another engine runs.
+"""Partitioning of a program between gflow and another engine.
 
-partition_engines  gives parts of the program to another engine, as `gflow.engine` regions
+partition_engines  moves parts of the program into `gflow.engine` regions
 """

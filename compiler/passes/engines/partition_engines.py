@@ -52,7 +52,7 @@ from ..base import Pass
 
 @record
 class Options:
-    """What the pass takes."""
+    """Options of gflow-partition-engines."""
 
     engine: str = field(default="xla", metadata={"doc": "the engine"})
     modules_only: bool = field(
@@ -65,7 +65,7 @@ class Options:
 
 
 def run(function: func.FuncOp, options: Options) -> None:
-    """Move what an engine takes of the function into regions of their own, in place.
+    """Move the ops that an engine supports into `gflow.engine` regions, in place.
 
     Raises:
         PassError: there is no such engine.
@@ -107,18 +107,18 @@ def _partition(
         if not why[i] and body.ops[i].name != "constant":
             regions.setdefault(n, []).append(i)
     if regions:
-        # ONNX computes shapes that no operand shows from the sizes themselves; XLA has a program for each size
+        # ONNX needs the sizes as operands for shapes that no operand has; XLA compiles a program for each size
         sizes = size_arguments(function) if READS[engine] == "onnx" else []
         wanted = dict.fromkeys(body.arguments[n] for n in sizes)
         _rewrite(body, why, level, regions, engine, wanted)
 
 
-#: microseconds that what a check needs may cost to be computed for it alone
+#: the most microseconds of ops that are duplicated for a check
 _CHECK_COST = 20.0
 
 
 def _part_checks(body: Body) -> None:
-    """What a check needs is computed for it alone, where that is cheap: the check then comes before all regions."""
+    """Duplicate cheap ops on which a check depends, so that the check can run before all regions."""
     device = DEVICES["cpu"]
     for check in body.ops:
         if check.name != CHECK:
@@ -144,7 +144,7 @@ def _part_checks(body: Body) -> None:
 
 
 def _reasons(body: Body, form: Form) -> list[str]:
-    """For each op why it stays; "" for those that the engine can have, and for constants."""
+    """The reason why each op stays with gflow; "" for ops that the engine supports, and for constants."""
     calls: list[Call | None] = [None if o.name == "constant" else call_of(o.op) for o in body.ops]
     why = ["" if c is None else form.why_not(c) for c in calls]
     why = [_ELSEWHERE if o.name == ENGINE else w for o, w in zip(body.ops, why)]
@@ -162,8 +162,8 @@ _ELSEWHERE = "another engine runs it, or none does"
 
 
 def _levels(body: Body, why: list[str]) -> list[int]:
-    """The number of the region of each op that goes; of one that stays, the last region that it comes after."""
-    # one that stays and needs no region has number -1: it comes before all of them
+    """For each op of the engine, the number of its region; for each other op, the last region that it depends on."""
+    # an op of gflow that depends on no region has number -1, and runs before all of them
     first = [0] * len(body.ops)
     for o in body.ops:
         producers = [body.producer[v] for v in o.operands]
@@ -184,7 +184,7 @@ def _levels(body: Body, why: list[str]) -> list[int]:
 
 
 def _drop_small(body: Body, why: list[str], level: list[int], least: float) -> None:
-    """Regions that are not worth a call stay."""
+    """Return ops of regions that take less than `least` microseconds to gflow."""
     device = DEVICES["cpu"]
     total: dict[int, float] = {}
     for o in body.ops:
@@ -204,7 +204,7 @@ def _rewrite(
     body: Body, why: list[str], level: list[int], regions: dict[int, list[int]], engine: str,
     sizes: dict[int, None],
 ) -> None:  # fmt: skip
-    """Regions in the place of their ops, in an order that respects all operands. sizes: operands of all regions."""
+    """Replace ops by regions, in an order that respects all operands. sizes: additional operands of all regions."""
     new: dict[int, ir.Value] = {}
     with ir.InsertionPoint(body.terminator):
         for n in sorted({*level, *regions} | {-1}):
@@ -216,7 +216,7 @@ def _rewrite(
                     o.op.move_before(body.terminator)
                     put_operands(o.op, o.operands, new)
     put_operands(body.terminator, body.returned, new)
-    # users first, of other regions too: an op that is used may not be erased
+    # users first, also those in other regions: an op with users cannot be erased
     for i in sorted((i for members in regions.values() for i in members), reverse=True):
         body.ops[i].op.erase()
     for o in body.ops:
@@ -231,7 +231,7 @@ def _region(
     engine: str,
     sizes: dict[int, None],
 ) -> None:
-    """One region at the insertion point; its results go to `new`."""
+    """Build a region at the insertion point; its results are added to `new`."""
     inside = set(members)
 
     def constant(v: int) -> bool:
@@ -243,7 +243,7 @@ def _region(
 
     read = dict.fromkeys(v for i in members for v in body.ops[i].operands)
     read |= sizes
-    # neighbours of one type are one group of operands
+    # neighbouring operands of the same type form a segment
     by_type = {ty: n for n, ty in enumerate(dict.fromkeys(body.types))}
     inputs = sorted(
         (v for v in read if body.producer[v] not in inside and not constant(v)),

@@ -1,6 +1,6 @@
 """Passes for inference with frozen parameters.
 
-freeze            split a function into what follows from frozen arguments alone, run once, and what runs at each call
+freeze            move ops that depend only on frozen arguments into a prologue, which runs once
 pack_weights      pack frozen weights in the order in which kernels read them
-quantize_weights  give frozen weights of matrix products 8 or 4 bits
+quantize_weights  quantize frozen weights of matrix products to 8 or 4 bits
 """

@@ -1,4 +1,4 @@
-"""Move what follows from frozen arguments alone into a function that runs once: the prologue.
+"""Move ops that depend only on frozen arguments into a second function, the prologue, which runs once.
 
 Before:
 
@@ -26,11 +26,13 @@ After `gflow-freeze`:
       return %1 : tensor<3x4xf32>
     }
 
-`gflow.given` of each function says which arguments of the one before its own are; -1, -2, … are the results of
-the prologue. An argument is frozen where it says `gflow.frozen` and the function does not update it. Views stay
-with their readers, which read strides; a transposed weight of a convolution is stored as it is read. What is
-more than `growth` times as large as what it is made of is made at each call, and so is what depends on a size
-that varies. Arguments that nothing reads any more are gone. A function of which nothing moves stays as it is.
+`gflow.given` of each function states, for each of its arguments, the argument of the original function, or -1, -2, …
+for the results of the prologue. An argument is frozen if it has `gflow.frozen` and the function does not update it.
+
+Views stay with their users, which can read strides, but a transposed weight of a convolution is stored in the order in
+which it is read. Values more than `growth` times as large as their operands are computed at each call, and so are
+values that depend on a dynamic dimension. Arguments without users are removed. A function without ops for the prologue
+is not changed.
 """
 
 from __future__ import annotations
@@ -50,9 +52,9 @@ from gflow.dialects.types import type_of
 
 from ..base import Pass
 
-#: the role of an argument that is a result of the prologue
+#: the role of arguments that are results of the prologue
 ROLE = "frozen"
-#: what is no larger is taken whatever it is made of
+#: values of at most so many bytes are stored, whatever the size of their operands
 _SMALL = 1 << 12
 
 
@@ -66,7 +68,7 @@ class FreezeOptions:
 
 
 def run(function: func.FuncOp, options: FreezeOptions) -> None:
-    """Split the function in two; the prologue stands behind it."""
+    """Split the function in two; the prologue is inserted after it."""
     if PROLOGUE in function.attributes or GIVEN in function.attributes:
         return
     body = read_live_body(function)
@@ -80,7 +82,7 @@ def run(function: func.FuncOp, options: FreezeOptions) -> None:
 
 
 def _divide(function: func.FuncOp, body: Body, growth: int) -> tuple[set[int], list[int]]:
-    """The ops that run at each call, by number, and the values that these read from the prologue, in order."""
+    """The numbers of the ops that run at each call, and the values that they read from the prologue, in order."""
     kinds = follow(function, body)
     movable = _movable(function, body, kinds, growth)
     needed = set(body.returned)
@@ -100,7 +102,7 @@ def _divide(function: func.FuncOp, body: Body, growth: int) -> tuple[set[int], l
 
 
 def _movable(function: func.FuncOp, body: Body, kinds: list[int], growth: int) -> set[int]:
-    """Values that are worth being kept between calls."""
+    """The values that may be stored between calls."""
     at = layouts(function, body)
     made_of: list[frozenset[int]] = [frozenset()] * len(body.values)
     for v in body.arguments:
@@ -123,8 +125,10 @@ _VIEWS = ("reshape", "transpose", "broadcast", "slice")
 
 
 def _store_by_taps(function: func.FuncOp, body: Body) -> bool:
-    """Have weights [c, taps…, 1] of depthwise convolutions lie with their channels side by side, as kernels read them:
-    behind a transpose, whose operand is stored. Whether there are any."""
+    """Store frozen weights [c, taps…, 1] of depthwise convolutions with contiguous channels, as kernels read them.
+
+    A pair of transposes is inserted, whose intermediate value is stored. Returns whether there are such weights.
+    """
     kinds, found = follow(function, body), False
     for o in body.ops:
         if _is_depthwise(o) and kinds[o.operands[1]] == ONCE:
@@ -148,7 +152,7 @@ def _is_depthwise(o: Op) -> bool:
 
 
 def _is_kernel(body: Body, o: Op) -> bool:
-    """Whether a transposed weight is what a convolution reads, which would copy another order at each call."""
+    """Whether a transpose gives the weight of a convolution, which would otherwise copy it at each call."""
     if o.name != "transpose":
         return False
     users = [body.ops[i] for i in body.users[o.results[0]]]
@@ -159,7 +163,7 @@ def _is_kernel(body: Body, o: Op) -> bool:
 
 
 def _is_kernel_by_taps(body: Body, o: Op) -> bool:
-    """Whether a transpose is what `_store_by_taps` writes before a convolution."""
+    """Whether a transpose was inserted by `_store_by_taps`."""
     (v,) = o.operands
     p = body.producer[v]
     rank = len(body.types[v].shape)
@@ -178,7 +182,7 @@ def _split(function: func.FuncOp, body: Body, stays: set[int], taken: list[int])
     read = {v for i in stays for v in body.ops[i].operands} | set(body.returned)
     frozen = frozen_arguments(function, body)
     keeps = [n for n, v in enumerate(body.arguments) if v in read or n not in frozen]
-    # random numbers come last
+    # the state of the random generator comes last
     behind = [n for n in keeps if _role(given[n]) == "rng"]
     order = [n for n in keeps if n not in behind] + [-1 - k for k in range(len(taken))] + behind
     attributes, count = [], len(body.arguments)
@@ -195,7 +199,7 @@ def _split(function: func.FuncOp, body: Body, stays: set[int], taken: list[int])
     renumbered = {n: i for i, n in enumerate(order) if n >= 0}
     _finish(function, block, order, [ir.DictAttr.get(a) for a in attributes])
     _renumber(function, renumbered)
-    read_live_body(function)  # constants that only the prologue reads
+    read_live_body(function)  # erases constants that only the prologue uses
     prologue.operation.attributes[PROLOGUE] = function.operation.attributes["sym_name"]
 
 
@@ -231,7 +235,7 @@ def _prologue(
 
 
 def _copy(o: Op, now: dict[int, ir.Value]) -> None:
-    """The op again, on the values as they are `now`."""
+    """Copy an op, with its operands replaced by `now`."""
     copy = o.op.clone()
     for n, v in enumerate(o.operands):
         copy.operands[n] = now[v]
@@ -241,7 +245,7 @@ def _copy(o: Op, now: dict[int, ir.Value]) -> None:
 def _finish(
     function: func.FuncOp, block: ir.Block, order: Iterable[int], attributes: list[ir.Attribute]
 ) -> None:
-    """The type, the arguments' attributes and `gflow.given` of a function whose block has changed."""
+    """Set the type, the arguments' attributes and `gflow.given` of a function whose block has changed."""
     own = function.operation.attributes
     returned = block.operations[len(block.operations) - 1].operands
     types = ir.FunctionType.get([a.type for a in block.arguments], [v.type for v in returned])
@@ -251,7 +255,7 @@ def _finish(
 
 
 def _renumber(function: func.FuncOp, numbers: Mapping[int, int]) -> None:
-    """Results name the arguments that they update by number."""
+    """Update the argument numbers in `gflow.alias` of results."""
     own = function.operation.attributes
     if "res_attrs" not in own:
         return
@@ -266,7 +270,7 @@ def _renumber(function: func.FuncOp, numbers: Mapping[int, int]) -> None:
 
 
 def _attributes(function: func.FuncOp, count: int) -> list[dict[str, ir.Attribute]]:
-    """Those of each argument, without the mark."""
+    """The attributes of each argument, without `gflow.frozen`."""
     own = attributes_of(function.operation)
     if "arg_attrs" not in own:
         return [{} for _ in range(count)]

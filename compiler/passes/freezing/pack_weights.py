@@ -1,4 +1,4 @@
-"""Pack frozen weights of matrix products and convolutions, in the order in which kernels read them.
+"""Pack frozen weights of matrix products and convolutions in the order in which kernels read them.
 
 Before:
 
@@ -17,10 +17,10 @@ After `gflow-pack-weights{isa=x86-64-v4},gflow-freeze`, of the function that run
     }
     …
 
-Strips of outputs lie side by side for each position of K; the last one is filled up with zeros. How many outputs a
-strip has is chosen for the processor and the sizes of the product. The pass takes products of float32 of two
-matrices, and channels-last convolutions of one group or depthwise, whose weight depends on frozen arguments alone.
-Products of few rows read their weight as it lies.
+A packed weight consists of strips of outputs; within a strip, the outputs of each position of K are contiguous. The
+last strip is padded with zeros. The width of a strip depends on the CPU and on the sizes of the product. The pass
+supports float32 products of two matrices, and channels-last convolutions that are depthwise or have one group, if the
+weight depends only on frozen arguments. Products with few rows keep their weight, which their kernels read in place.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from gflow.dialects.types import TensorType, type_of
 
 from ..base import Pass
 
-#: the most columns that are filled up with zeros, for each that there is
+#: the most columns of padding for each column of the weight
 _FILLED = 1.0
 
 
@@ -64,7 +64,7 @@ def run(function: func.FuncOp, options: PackOptions) -> None:
     """Pack the frozen weights of a function, in place.
 
     Raises:
-        PassError: the level of instruction sets is not known.
+        PassError: the instruction set (option `isa`) is unknown.
     """
     processor = PROCESSORS.get(options.isa or host_level())
     if processor is None:
@@ -96,7 +96,7 @@ _PLAIN: dict[str, tuple[int, ...]] = dict.fromkeys(("kernel", "stride", "padding
 
 
 def _matrices(body: Body, o: Op) -> dict[str, object] | None:
-    """The attributes of a product of two matrices; None of others, and where the weight is best read as it lies."""
+    """The attributes of a packed matrix product; None for other products, and if the weight is better read in place."""
     x, w = (body.types[v] for v in o.operands)
     if w.dtype != "f32" or w.rank != 2 or not w.numel:
         return None
@@ -104,7 +104,7 @@ def _matrices(body: Body, o: Op) -> dict[str, object] | None:
 
 
 def _windows(body: Body, o: Op) -> dict[str, object] | None:
-    """The attributes of a convolution; None of one that another kernel makes."""
+    """The attributes of a packed convolution; None if the packed kernel does not support it."""
     values = (*o.operands, *o.results)
     types = [body.types[v] for v in values]
     g = geometry(o.name, o.op, types)
@@ -118,7 +118,7 @@ def _windows(body: Body, o: Op) -> dict[str, object] | None:
 
 
 def _strip(p: Processor, body: Body, o: Op, attrs: dict[str, object]) -> int:
-    """The outputs of a strip; 0 where a strip would be zeros for the most part, or sizes of the weight vary."""
+    """The number of outputs of a strip; 0: not packed, as there would be too much padding, or the weight is dynamic."""
     (x, _), result = (body.types[v] for v in o.operands), body.types[o.results[0]]
     columns, k = result.shape[-1], packed_k(x, attrs)
     if varies(columns) or varies(k):
@@ -144,7 +144,7 @@ def _rows_of(kernel: ir.Value) -> ir.Value:
 
 
 def _packed(weight: ir.Value, width: int) -> ir.Value:
-    """The strips of a weight. It is a copy, so it is made once."""
+    """Build the packed weight. It is a copy, so it is computed once, in the prologue."""
     n, k = type_of(weight).shape
     strips = -(-n // width)
     if strips * width > n:

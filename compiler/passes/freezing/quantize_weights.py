@@ -1,4 +1,4 @@
-"""Give frozen weights of matrix products 8 or 4 bits.
+"""Quantize frozen weights of matrix products to 8 or 4 bits.
 
 Before:
 
@@ -19,14 +19,14 @@ After `gflow-quantize-weights,gflow-freeze`, of the function that runs at each c
     }
     …
 
-Strips of 64 outputs lie side by side for each position of K, as the kernel multiplies them; the last strip is filled up
-with zeros.
+A quantized weight consists of strips of 64 outputs; within a strip, the outputs of each position of K are contiguous.
+The last strip is padded with zeros.
 
-With 8 bits, each row of the weight (each output) has a scale, its largest magnitude over 127. With 4 bits, each 32
-elements of a row have one: their extreme over -8. Elements are rounded to the nearest, halves to even. The pass takes
-products of float32 of two matrices whose right one depends on frozen arguments alone, from `least` elements on and with
-a K that is a multiple of 32. `gflow.unquantized` on a product or convolution with a frozen weight says why it
-is none of these.
+With 8 bits, each row of the weight (each output) has a scale: its largest magnitude divided by 127. With 4 bits, each
+group of 32 elements of a row has a scale: the element of largest magnitude divided by -8. Elements are rounded to
+nearest, halves to even. The pass supports float32 products of two matrices whose right operand depends only on frozen
+arguments, has at least `least` elements, and has a K that is a multiple of 32. On other products and convolutions with
+frozen weights, `gflow.unquantized` states the reason.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from gflow.dialects.types import TensorType, type_of
 from ..base import Pass
 from .pack_weights import by_outputs
 
-#: on an op whose weight keeps its float32: why
+#: attribute of an op whose weight stays float32: the reason
 UNQUANTIZED = "gflow.unquantized"
 _READERS = ("matmul", "convolution", "take")
 
@@ -96,14 +96,14 @@ def run(function: func.FuncOp, options: QuantizeOptions) -> None:
 
 
 def _weight(o: Op) -> int | None:
-    """The operand that may be a weight."""
+    """The number of the operand that may be a weight; None for other ops."""
     if o.name not in _READERS:
         return None
     return o.operands[0 if o.name == "take" else 1]
 
 
 def _problem(body: Body, o: Op, kinds: list[int], least: int) -> str:
-    """Why a weight stays as it is; "" where it is quantized."""
+    """The reason why a weight isn't quantized; "" if it is."""
     ty = body.types[_weight(o) or 0]
     if o.name == "convolution":
         return "a convolution"
@@ -119,7 +119,7 @@ def _problem(body: Body, o: Op, kinds: list[int], least: int) -> str:
 
 
 def _names(function: func.FuncOp, body: Body, value: int) -> str:
-    """The names of the arguments that a value is made of."""
+    """The names of the arguments on which a value depends."""
     given = function.operation.attributes
     listed = list(ir.ArrayAttr(given["arg_attrs"])) if "arg_attrs" in given else []
     found: dict[str, None] = {}
@@ -139,7 +139,7 @@ def _names(function: func.FuncOp, body: Body, value: int) -> str:
 
 
 def _quantized(w: ir.Value, bits: int) -> list[ir.Value]:
-    """The elements, scales and the relative error of a weight [N, K]."""
+    """Build the quantized elements, the scales and the relative error of a weight [N, K]."""
     n, k = type_of(w).shape
     group = k if bits == 8 else GROUP
     rows = weight_types(n, k, bits)[0].shape[0] * STRIP
@@ -179,13 +179,13 @@ def _quantized(w: ir.Value, bits: int) -> list[ir.Value]:
 
 
 def _in_strips(x: ir.Value, shape: tuple[int, ...], order: tuple[int, ...]) -> ir.Value:
-    """Rows in this shape, with its dimensions in another order, as strips. It is a copy, so it is made once."""
+    """Build the strips: `x` reshaped to `shape` and transposed to `order`. It is a copy, so it is computed once."""
     turned = _op("transpose", _op("reshape", x, shape=shape), permutation=order)
     return _op("reshape", turned, shape=(shape[0], prod(shape[1:])))
 
 
 def _error(x: ir.Value, y: ir.Value) -> ir.Value:
-    """‖x - y‖ / ‖x‖; 0 of zeros."""
+    """Build ‖x - y‖ / ‖x‖; 0 if x is zero."""
     off = _op("sub", x, y)
     dims = tuple(range(type_of(x).rank))
     far, size = (_op("reduce", _op("mul", v, v), kind="sum", dims=dims) for v in (off, x))

@@ -1,13 +1,10 @@
-"""Values that are recomputed rather than kept: marked modules, and what a memory budget asks for.
+"""Recomputation: values of marked modules, and values that a memory budget leaves no room for.
 
 checkpoint     recompute the values of marked module calls in the backward
-choose         which values not to keep, so that a program stays under a number of live bytes at the least cost
-problem        a scheduled function as numbers, for deciding what to compute again: who makes and reads what,
-               bytes, and what a second run of an op would read and cost
+choose         the search for values to recompute under a limit of live bytes, at the least cost
+problem        the data of the search: producers, users, sizes, and the cost of recomputing a value
 rematerialize  recompute values where they are needed, until memory fits a budget
-replay         what a program does if some values are not kept: which ops run again and when, and the bytes live
-               at each op
-rewrite        writing a choice into the IR: second runs of ops, and readers that read what these make
-scopes         the marks that `gflow-checkpoint` reads: which call of which module an op belongs to, and when it
-               runs
+replay         the recomputations and live bytes that follow from a choice of values
+rewrite        writes the recomputations into the IR
+scopes         the marks of modules and phases on ops, which `gflow-checkpoint` reads
 """

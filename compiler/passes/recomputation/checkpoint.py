@@ -52,15 +52,15 @@ from gflow.dialects.ops.structure import BARRIER
 from ..base import NoOptions, Pass
 from .scopes import SCOPE, Scope, forget, in_forward, leave_scope, marked, scopes_of
 
-#: arguments that are there all the time, and whose functions need not be recomputed
+#: the roles of arguments that are available during the whole step; values that depend only on them are not recomputed
 _LASTING = frozenset({"parameter", "buffer", "optimizer_state", "scalar"})
 
-#: ops to look at, from the first that needs a value of the scope, for the gradient that arrives
+#: the number of ops, from the first that needs a value of the scope, among which the arriving gradient is searched
 _LOOK_AHEAD = 64
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
-    """Compute values of the marked scopes of the function again in the backward, in place."""
+    """Recompute values of the marked scopes of the function in the backward, in place."""
     if not marked(function):
         return
     lasting = _lasting_arguments(function)
@@ -75,7 +75,7 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
 
 
 def _lasting_arguments(function: func.FuncOp) -> set[int]:
-    """The numbers of the arguments that no barrier needs to hold back."""
+    """The numbers of the arguments that need no barrier."""
     found = set()
     attrs = list(function.arg_attrs) if "arg_attrs" in function.attributes else []
     for i, given in enumerate(attrs):
@@ -86,10 +86,14 @@ def _lasting_arguments(function: func.FuncOp) -> set[int]:
 
 @dataclass
 class _Plan:
-    """What is recomputed of one scope.
+    """The recomputation of one scope.
 
-    values: those that the backward gets anew. ops: the ops to copy, in order. inputs: what goes
-    through the barrier. at: the op in front of which they go. token: the gradient to wait for.
+    Attributes:
+        values: the values that the backward reads from the copies.
+        ops: the ops to copy, in order.
+        inputs: the values that pass through the barrier.
+        at: the op before which the copies are inserted.
+        token: the gradient that passes through the barrier, too.
     """
 
     values: set[int]
@@ -100,7 +104,7 @@ class _Plan:
 
 
 class _Level:
-    """What is known of a function while its outermost scopes are worked on."""
+    """The analysis of a function for its outermost scopes."""
 
     def __init__(self, body: Body, scopes: list[Scope], lasting: set[int]) -> None:
         self.body, self.lasting = body, lasting
@@ -110,7 +114,7 @@ class _Level:
             for i in scope.ops:
                 self.scope_of[i] = n
         self.latest = self._latest_gradients()
-        # value → the first op of the backward that reads it
+        # by value: the first op of the backward that reads it
         self.first: dict[int, int] = {}
         self.kept: set[int] = set(body.returned)
         for o in body.ops:
@@ -124,7 +128,7 @@ class _Level:
                     self.first.setdefault(v, o.index)
 
     def _latest_gradients(self) -> list[int]:
-        """For each op the last value that the backward has made before it; -1 without any."""
+        """For each op, the last value of the backward before it; -1: none."""
         found, latest = [], -1
         for o in self.body.ops:
             found.append(latest)
@@ -133,7 +137,7 @@ class _Level:
         return found
 
     def plan(self, scope: Scope) -> _Plan | None:
-        """What to compute again of a scope; None where that would save nothing."""
+        """The recomputation of a scope; None if it would save nothing."""
         body = self.body
         values = {
             v
@@ -163,7 +167,7 @@ class _Level:
         at = min(self.first[v] for v in values)
         token = self._token(scope, at)
         if any(body.producer[v] >= at for v in (*inputs, token)):
-            return None  # the scope goes on after the backward has begun
+            return None  # the scope continues after the start of the backward
         return _Plan(values, ops[::-1], list(inputs), at, token)
 
     def _lasts(self, value: int) -> bool:
@@ -171,7 +175,7 @@ class _Level:
         return value in self.lasting if p < 0 else not self.body.ops[p].operands
 
     def _token(self, scope: Scope, at: int) -> int:
-        """The gradient that arrives at op `at`: what the backward made before it and reads there."""
+        """The gradient that arrives at op `at`: a value that the backward computed before and reads there."""
         body = self.body
         for o in body.ops[at : at + _LOOK_AHEAD]:
             if self.forward[o.index]:
@@ -184,12 +188,12 @@ class _Level:
             return self.latest[at]
         last = body.ops[scope.ops[-1]].results[0]
         if last in self.kept:
-            return last  # the backward begins here
-        # a function that is a backward alone, as of a pipeline's stage: nothing needs the first run
+            return last  # the start of the backward
+        # a function with only a backward (a pipeline stage): nothing reads the original ops
         return next(iter(self._given(at)), last)
 
     def _given(self, at: int) -> list[int]:
-        """Arguments that the backward alone reads, from op `at` on: gradients that others have made."""
+        """The arguments that only the backward reads, from op `at` on: gradients of other stages."""
         body = self.body
         forward = {v for o in body.ops if self.forward[o.index] for v in o.operands}
         return [
@@ -202,13 +206,13 @@ class _Level:
 
 
 def _draws(body: Body, op: int) -> bool:
-    """Whether an op may not run again: it would give other numbers, or the other ranks would not take part."""
+    """Whether an op must not be repeated: it would draw other random numbers, or is a collective."""
     o = body.ops[op]
     return o.name in ORDERED or (o.name == "aten" and "unique" in o.op.attributes)
 
 
 def _one_level(body: Body, scopes: list[Scope], lasting: set[int]) -> None:
-    """Work on the outermost scopes; the copies of what was nested in them are outermost then."""
+    """Process the outermost scopes. Afterwards, the copies of scopes nested in them are outermost."""
     level = _Level(body, scopes, lasting)
     plans: dict[int, list[_Plan]] = {}
     for scope in scopes:
@@ -230,10 +234,10 @@ def _one_level(body: Body, scopes: list[Scope], lasting: set[int]) -> None:
 
 
 def _copy(body: Body, plan: _Plan) -> dict[int, ir.Value]:
-    """Copy the ops of a plan in front of where they are needed.
+    """Copy the ops of a plan to where they are needed.
 
-    Returns: for the plan's values, and for what went through the barrier, what the backward reads
-        from there on.
+    Returns:
+        The values that the backward reads from there on, for the plan's values and for those behind the barrier.
     """
     before = body.ops[plan.at].op
     with ir.InsertionPoint(before), before.location:
@@ -249,7 +253,7 @@ def _copy(body: Body, plan: _Plan) -> dict[int, ir.Value]:
 
 
 def _barriers(body: Body, plan: _Plan) -> dict[int, ir.Value]:
-    """Barriers over the inputs and the token: few of them, an op has few runs of types."""
+    """Build barriers over the inputs and the token. An op has a limited number of segments, so there may be several."""
     inputs = sorted((v for v in plan.inputs if v != plan.token), key=lambda v: (body.types[v], v))
     runs = [list(run) for _, run in groupby(inputs, key=lambda v: body.types[v])]
     held: dict[int, ir.Value] = {}

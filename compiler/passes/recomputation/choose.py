@@ -1,11 +1,11 @@
-"""Which values not to keep, so that a program stays under a number of live bytes at the least cost.
+"""The search for values to recompute, so that a program stays under a limit of live bytes at the least cost.
 
-Greedy by price: of all values with a long gap between two readers, the one whose second run costs
-the fewest seconds for the bytes (over the ops that need too many) that it frees comes next. What a
-second run reads may be gone too by then: it is kept longer, or recomputed as well, whichever
-is cheaper. Prices change with every choice and are asked again when a value comes up. At the end a
-replay says what the choice really needs; the loop goes on until that fits. Then values are kept
-after all, the dearest first, where there is room.
+The search is greedy. The candidates are values with a long gap between two users. The next one is the value with the
+least recomputation time in seconds for each byte that it frees, summed over the ops that exceed the limit. The operands
+of a recomputation may be dead by then: each is kept longer, or recomputed as well, whichever is cheaper. Prices change
+with every choice, and are computed again when a value is considered. A replay (`replay.py`) then gives the exact live
+bytes, and the search continues until they fit. At the end, values are kept again where there is room, the most
+expensive ones first.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from numpy.typing import NDArray
 from .problem import Problem, Recipe
 from .replay import Ends, NotPossible, Replay, replay
 
-#: ops between two readers from which on a value may be dropped in between
+#: the fewest ops between two users for a value to be dropped in between
 _SHORTEST_GAP = 4
 
-#: values smaller than the peak by this factor are not looked at
+#: values that are smaller than the peak divided by this factor are not considered
 _NEGLIGIBLE = 20000
 
-#: values that one second run may draw in with it
+#: the most additional values that one recomputation may recompute
 _MOST_WITH_IT = 24
 
-#: of what a value would free by itself, the least that must be left beside what it draws in
+#: the least share of the freed bytes that must remain after those that further recomputations need
 _LEAST_GAIN = 0.2
 
-#: values that one second run may make live longer, to let others go for them
+#: the most values whose live range one recomputation may extend
 _MOST_EXCHANGED = 2
 
-#: so many steps back from a value, what its second run reads is recomputed rather than kept
+#: up to this depth, operands of a recomputation are recomputed rather than kept
 _DEPTHS = (-1, 0, 1, 2)
 
-#: values that may be recomputed without being asked for
+#: the most additional values at greater depth
 _LITTLE = 3
 
-#: a price is as good as one that is lower by less than this
+#: prices that differ by less than this factor count as equal
 _CLOSE = 1.1
 
 _ROUNDS = 24
@@ -50,7 +50,7 @@ _ROUNDS = 24
 
 @dataclass
 class Choice:
-    """What is not kept, and what comes of it."""
+    """The values that are recomputed, and the resulting program."""
 
     ends: Ends
     result: Replay
@@ -58,9 +58,11 @@ class Choice:
 
 @dataclass
 class _Step:
-    """One value not kept, with what follows: other values not kept (with their ends), when values
-    are computed, until when values must live; changes of live bytes as (bytes, from, to); what is
-    read where by second runs."""
+    """One more value to recompute, with all consequences.
+
+    They are further values to recompute (with the ends of their live ranges), when values are recomputed, extended live
+    ranges, changes of live bytes as (bytes, from, to), and the reads of recomputations.
+    """
 
     seconds: float = 0.0
     freed: float = 0.0
@@ -83,9 +85,14 @@ class _Step:
 
 @dataclass
 class _Terms:
-    """On which terms what a second run reads is provided: worth: what the value itself would free.
-    repeat: compute again whatever would otherwise have to live longer. count: of values drawn in.
-    longer: those that have to live longer."""
+    """How the operands of a recomputation are provided.
+
+    Attributes:
+        worth: the bytes that the value itself would free, summed over the ops that exceed the limit.
+        repeat: recompute all operands that would otherwise have to live longer.
+        count: the number of further values that are recomputed.
+        longer: the values whose live ranges are extended.
+    """
 
     worth: float
     repeat: int
@@ -100,13 +107,15 @@ class _Impossible(Exception):
 
 
 class _Search:
-    """The state of a greedy search: what is decided, and the bytes live at each op as expected."""
+    """The state of the search: the decisions so far, and the expected live bytes at each op."""
 
     def __init__(self, problem: Problem, limit: int) -> None:
         self.problem, self.limit = problem, limit
         self.ends: Ends = {}
         self.gaps: dict[int, tuple[int, int]] = {}
-        self.extra: dict[int, list[int]] = {}  # kept value → where second runs read it
+        self.extra: dict[
+            int, list[int]
+        ] = {}  # by kept value: the ops at which recomputations read it
         self.least = 0
         self.blocked: set[int] = set()
         self.last: dict[int, int] = {}
@@ -115,7 +124,7 @@ class _Search:
         self.over: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     def look(self, result: Replay) -> None:
-        """Start from what a replay found."""
+        """Start from the result of a replay."""
         if not self.gaps:
             self.least = result.peak // _NEGLIGIBLE
             for v, size in enumerate(self.problem.size):
@@ -125,7 +134,7 @@ class _Search:
         self._count()
 
     def _count(self) -> None:
-        """Ops that need too many bytes, up to each op."""
+        """Count the ops that exceed the limit, up to each op."""
         self.over = np.concatenate([[0], np.cumsum(self.live > self.limit)])
 
     @property
@@ -133,13 +142,13 @@ class _Search:
         return bool(self.over[-1] == 0)
 
     def crowded(self, start: int, end: int) -> int:
-        """How many of the ops start … end - 1 need too many bytes."""
+        """The number of ops among start … end - 1 that exceed the limit."""
         return int(self.over[end] - self.over[start]) if end > start else 0
 
     # -- one value
 
     def price(self, value: int) -> _Step | None:
-        """What not keeping a value costs and frees; None where that frees nothing."""
+        """The cost and gain of recomputing a value; None if that frees nothing."""
         if value in self.ends or value in self.blocked or value not in self.gaps:
             return None
         start, end = self.gaps[value]
@@ -171,8 +180,10 @@ class _Search:
         return best
 
     def _exchange(self, step: _Step, terms: _Terms) -> _Step:
-        """Where a value has to live longer, others may go that are computed from it: a normalized
-        activation, say, for the one before it."""
+        """Where a value's live range is extended, drop values that can be recomputed from it.
+
+        An example is a normalized activation, which can be recomputed from the activation before it.
+        """
         for w in terms.longer[:_MOST_EXCHANGED]:
             for u in self.problem.users.get(w, ())[: 2 * _MOST_EXCHANGED]:
                 if u in step.ends or u in self.ends or u in self.blocked or u not in self.gaps:
@@ -192,7 +203,7 @@ class _Search:
         return step
 
     def _relief(self, changes: list[tuple[int, int, int]]) -> float:
-        """By how much changes lessen the bytes above the limit, summed up over the ops."""
+        """The bytes above the limit that changes save, summed over the ops."""
         low, high = min(c[1] for c in changes), max(c[2] for c in changes)
         delta = np.zeros(high - low + 1, dtype=np.int64)
         for size, start, end in changes:
@@ -208,7 +219,7 @@ class _Search:
             step.freed -= size * self.crowded(start, end)
 
     def _provide_inputs(self, step: _Step, value: int, t: int, terms: _Terms) -> None:
-        """Count a second run of the op that makes `value`, in front of op `t`."""
+        """Add the recomputation of `value` before op `t` to a step."""
         recipe = self.problem.recipe(value)
         terms.count += 1
         terms.depth += 1
@@ -230,7 +241,7 @@ class _Search:
                 self._provide(step, w, t, terms)
 
     def _provide(self, step: _Step, w: int, t: int, terms: _Terms) -> None:
-        """Have `w` there at op `t`."""
+        """Provide the operand `w` at op `t`: keep it, extend its live range, or recompute it."""
         problem = self.problem
         size = problem.size[w]
         ended = step.ends.get(w, self.ends.get(w))
@@ -243,7 +254,7 @@ class _Search:
                 self._change(step, size, t, t + 1)
                 step.again[w], step.last[w] = t, t
                 self._provide_inputs(step, w, t, terms)
-            elif t < again:  # it is computed earlier than before
+            elif t < again:  # it is recomputed earlier than before
                 self._change(step, size, t, again)
                 step.again[w] = t
                 recipe = problem.recipe(w)
@@ -269,7 +280,7 @@ class _Search:
                 pass
             else:
                 saved = longer + trial.freed
-                # far from the value only where nearly all that it takes is there
+                # at greater depth, only if nearly all of its operands are available
                 little = len(terms.longer) == known and terms.count - before <= _LITTLE
                 if (saved > 0 and little) or terms.depth <= terms.repeat:
                     step.seconds += trial.seconds
@@ -284,7 +295,7 @@ class _Search:
         self._change(step, size, last + 1, t + 1)
         step.last[w] = t
 
-    # -- all of them
+    # -- the search
 
     def take(self, step: _Step) -> None:
         self.ends.update(step.ends)
@@ -303,7 +314,7 @@ class _Search:
         self._count()
 
     def grow(self, candidates: Iterable[int]) -> bool:
-        """Take values off until the expected bytes fit; whether any was taken."""
+        """Choose values until the expected live bytes fit; returns whether any was chosen."""
         heap: list[tuple[float, int]] = []
         for v in candidates:
             step = self.price(v)
@@ -332,9 +343,9 @@ class _Search:
 
 
 def _gap(problem: Problem, value: int, extra: Sequence[int] = ()) -> tuple[int, int] | None:
-    """The two neighbouring readers (or the maker and the first) of a value that are farthest apart.
+    """The longest gap between two consecutive users of a value (or its producer and the first user); None: no gap.
 
-    extra: readers that the program itself does not have.
+    extra: additional users: recomputations.
     """
     made = problem.maker[value]
     if made < 0 or not problem.size[value] or problem.recipe(value) is None:
@@ -345,8 +356,10 @@ def _gap(problem: Problem, value: int, extra: Sequence[int] = ()) -> tuple[int, 
 
 
 def choose(problem: Problem, limit: int) -> Choice:
-    """Values not to keep so that no more than `limit` bytes are live at any op; where that is not
-    found, the choice with the lowest peak that was."""
+    """The values to recompute so that at most `limit` bytes are live at any op.
+
+    If the search does not reach the limit, the result is the choice with the lowest peak that it found.
+    """
     best = Choice({}, replay(problem, {}))
     if best.result.peak <= limit:
         return best
@@ -365,19 +378,19 @@ def choose(problem: Problem, limit: int) -> Choice:
 
 
 def _replay(search: _Search) -> Choice:
-    """Replay what was decided; what cannot be done is kept after all."""
+    """Replay the decisions; values that cannot be recomputed are kept after all."""
     while True:
         try:
             return Choice(dict(search.ends), replay(search.problem, search.ends))
         except NotPossible:
-            # the latest decisions are the ones that moved something behind an update
+            # the latest decisions moved a recomputation behind an update
             v = next(reversed(search.ends))
             del search.ends[v]
             search.blocked.add(v)
 
 
 def _keep_again(problem: Problem, limit: int, found: Choice) -> Choice:
-    """Keep values after all where there is room, the dearest first."""
+    """Keep values again where there is room, those with the most expensive recomputation first."""
     room = limit - found.result.live
     seconds: dict[int, float] = {}
     for _, recipe in found.result.runs:

@@ -1,8 +1,7 @@
-"""A scheduled function as numbers, for deciding what to compute again: who makes and reads what,
-bytes, and what a second run of an op would read and cost.
+"""The data of the search for values to recompute: producers, users, sizes, and the cost of recomputing a value.
 
-Values are those with memory of their own, by their number in the body; views count as reads of what
-they look at where an op that is no view reads them.
+Values are identified by their numbers in the function's body. Only values with their own memory count; a use of a view
+counts as a use of its base.
 """
 
 from __future__ import annotations
@@ -26,8 +25,11 @@ from gflow.dialects.records import record
 
 @record
 class Recipe:
-    """How to recompute values: the op to repeat and those of its results that it then makes
-    (`partial`: not all), what it reads, the bytes of results that nobody needs, and seconds."""
+    """How to recompute values.
+
+    It has the op to repeat, the results that the copy computes (`partial`: not all of them), its operands, the bytes of
+    results that are not needed, and the time in seconds.
+    """
 
     op: int
     results: tuple[int, ...]
@@ -39,9 +41,9 @@ class Recipe:
 
 @dataclass
 class _Region:
-    """The inside of a fused op: for each op what it reads (inner values by number), and its cost.
+    """The region of a fused op: the operands (as numbers of inner values) and the cost of each inner op.
 
-    values: number of inner values; the first are the block's arguments.
+    values: the number of inner values, of which the block's arguments are the first.
     """
 
     reads: list[list[int]]
@@ -53,9 +55,14 @@ class _Region:
 
 @dataclass
 class Problem:
-    """size: bytes in the arena by value; 0 for what lies elsewhere. maker: the op that makes a value;
-    -1 for arguments, constants and views. readers: the ops, views aside, that read a value, in order.
-    reads, makes: values by op. updated: argument → the op that overwrites it.
+    """The data of a function.
+
+    Attributes:
+        size: by value, its bytes in the arena; 0 for values elsewhere.
+        maker: by value, the op that produces it; -1 for arguments, constants and views.
+        readers: by value, its users in order, without views.
+        reads, makes: by op, the values that it reads and produces.
+        updated: by argument, the op that overwrites it.
     """
 
     body: Body
@@ -73,11 +80,11 @@ class Problem:
 
     @cached_property
     def users(self) -> dict[int, list[int]]:
-        """For each value those whose recipes (made so far) read it."""
+        """For each value, the values whose recipes (so far) read it."""
         return {}
 
     def recipe(self, *values: int) -> Recipe | None:
-        """How to compute results of one op again; None where that cannot be done."""
+        """How to recompute results of one op; None if they cannot be recomputed."""
         if values not in self._recipes:
             found = self._recipes[values] = self._make_recipe(values)
             if found is not None and len(values) == 1:
@@ -96,7 +103,7 @@ class Problem:
         if o.name != "fused" or len(values) == len(o.results):
             waste = sum(self.size[r] for r in o.results if r not in values)
             cost = cost_of(o.op)
-            if not cost.bytes:  # a view that memory makes a copy of
+            if not cost.bytes:  # a view that gflow-materialize turns into a copy
                 cost = Cost(2 * sum(self.body.types[r].nbytes for r in o.results))
             return Recipe(
                 index, values, False, tuple(self.reads[index]), waste, seconds(cost, device)
@@ -114,14 +121,14 @@ class Problem:
         return Recipe(index, values, True, tuple(reads), 0, seconds(cost, device))
 
     def region(self, index: int) -> _Region:
-        """The inside of fused op `index`."""
+        """The region of the fused op with number `index`."""
         if index not in self._regions:
             self._regions[index] = _read_region(self.body.ops[index].op)
         return self._regions[index]
 
 
 def read_problem(function: func.FuncOp, device: str) -> Problem:
-    """Look at a function once; the answer holds until its IR changes."""
+    """Analyse a function; the result is valid until its IR changes. device: the device whose roofline gives times."""
     body = read_body(function)
     at = layouts(function, body)
     size = [0] * len(body.values)
@@ -143,7 +150,7 @@ def read_problem(function: func.FuncOp, device: str) -> Problem:
             size[v] = 0 if v in placed else aligned(body.types[v].nbytes)
     updated = {}
     for v in body.returned:
-        if at[v].base != v:  # a copy of it is made at the end
+        if at[v].base != v:  # it is copied at the end
             maker[at[v].base] = -1
     for v, alias in zip(body.returned, aliases(function, body)):
         if alias is not None and maker[v] >= 0:
@@ -167,8 +174,10 @@ def _read_region(fused: ir.Operation) -> _Region:
 
 
 def slice_of(region: _Region, results: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-    """What some results of a fused op need: inner ops, operands, and other results of the op, which
-    are read where they would otherwise have to be computed too. All in order."""
+    """The inner ops and operands on which results of a fused op depend, and other results that are read instead.
+
+    Other results of the op are read where they would otherwise have to be recomputed, too. All lists are in order.
+    """
     needed = {region.yields[n] for n in results}
     others = {v: n for n, v in enumerate(region.yields) if v not in needed}
     inner, siblings = [], []
@@ -187,9 +196,10 @@ def slice_of(region: _Region, results: Sequence[int]) -> tuple[list[int], list[i
 def repeat(problem: Problem, recipe: Recipe, value: Callable[[int], ir.Value]) -> list[ir.Value]:
     """Build the ops of a recipe at the insertion point.
 
-    value: what to read for a value of the body.
+    value: gives the SSA value to read for a value of the body.
 
-    Returns: the values of `recipe.results`.
+    Returns:
+        The values of `recipe.results`.
     """
     o = problem.body.ops[recipe.op]
     if recipe.partial:
@@ -204,7 +214,7 @@ def repeat(problem: Problem, recipe: Recipe, value: Callable[[int], ir.Value]) -
 def _partly(
     problem: Problem, o: Op, recipe: Recipe, value: Callable[[int], ir.Value]
 ) -> list[ir.Value]:
-    """A fused op with some of the results, and the inner ops and operands that those need."""
+    """Build a fused op with some of the results, and the inner ops and operands on which they depend."""
     region = problem.region(o.index)
     wanted = sorted(o.results.index(v) for v in recipe.results)
     inner, numbers, siblings = slice_of(region, wanted)
@@ -239,9 +249,9 @@ def _partly(
 def _alone(
     o: Op, inner: Sequence[int], wanted: Sequence[int], values: dict[ir.Value, ir.Value]
 ) -> list[ir.Value]:
-    """The contraction of a fused op without its epilogue, outside of any region.
+    """Build the contraction of a fused op without its epilogue, outside of a region.
 
-    values: what to read for an argument of the block.
+    values: the SSA values to read for arguments of the block.
     """
     *ops, last = [op.operation for op in o.op.regions[0].blocks[0].operations]
     for i in inner:

@@ -37,7 +37,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import Any
 
-from gflow.compiler.ir.errors import PassError
+from gflow.compiler.ir.errors import BudgetError, PassError
 from gflow.compiler.ir.ssa import read_body
 from gflow.compiler.memory.analyses import analyses_kept
 from gflow.compiler.targets import DEVICES
@@ -54,7 +54,7 @@ from .rewrite import rewrite
 
 @record
 class RematerializeOptions:
-    """How much memory there is."""
+    """Options of gflow-rematerialize."""
 
     budget: int = field(default=0, metadata={"doc": "the largest arena, in bytes; 0: no budget"})
     fraction: float = field(
@@ -71,7 +71,7 @@ class RematerializeOptions:
     )
 
 
-#: how often the search is told to leave more room for what does not fit together
+#: the attempts with lower limits, since buffers do not pack into the arena without gaps
 _ATTEMPTS = 6
 
 #: steps of the bisection for the smallest budget
@@ -79,10 +79,11 @@ _BISECTIONS = 8
 
 
 def run(function: func.FuncOp, options: RematerializeOptions) -> None:
-    """Compute values of the function again until it fits the budget, in bytes.
+    """Recompute values of the function until its arena fits the budget.
 
     Raises:
         PassError: an option is out of range, or names no device.
+        BudgetError: the budget cannot be met.
     """
     if options.device not in DEVICES:
         raise PassError(f"no device '{options.device}'; there are {', '.join(DEVICES)}")
@@ -100,9 +101,10 @@ def run(function: func.FuncOp, options: RematerializeOptions) -> None:
     if found is None:
         found = _smallest(function, problem, before, options.scratch)
         if found[1] > budget:
-            raise PassError(
+            raise BudgetError(
                 f"the memory budget of {budget} bytes cannot be met: the least that was found is "
-                f"{found[1]} bytes, and {before} bytes are needed without computing anything again"
+                f"{found[1]} bytes, and {before} bytes are needed without recomputation",
+                found[1],
             )
     choice, after = found
     rewrite(problem, choice.result)
@@ -112,7 +114,7 @@ def run(function: func.FuncOp, options: RematerializeOptions) -> None:
 def _fit(
     function: func.FuncOp, problem: Problem, budget: int, scratch: str
 ) -> tuple[Choice, int] | None:
-    """A choice whose arena is within the budget, and that arena; None if none is found."""
+    """A choice whose arena is within the budget, and that arena in bytes; None if none is found."""
     limit = budget
     for _ in range(_ATTEMPTS):
         choice = choose(problem, limit)
@@ -128,7 +130,7 @@ def _fit(
 def _smallest(
     function: func.FuncOp, problem: Problem, before: int, scratch: str
 ) -> tuple[Choice, int]:
-    """The choice with the smallest arena that a bisection of limits finds; independent of a budget."""
+    """The choice with the smallest arena that a bisection of limits finds, and that arena in bytes."""
     low, high = 0, before
     best: tuple[Choice, int] | None = None
     for _ in range(_BISECTIONS):
@@ -151,7 +153,7 @@ def _arena(
     problem: Problem | None = None,
     choice: Choice | None = None,
 ) -> int:
-    """The arena that will be planned, found out on a copy of the function."""
+    """The bytes of the arena that will be planned, computed on a copy of the function."""
     copy = function.operation.clone(ip=ir.InsertionPoint(function.operation))
     twin: func.FuncOp = copy.opview
     steps: list[tuple[Pass, Any]] = [
@@ -164,11 +166,11 @@ def _arena(
     try:
         if problem is not None and choice is not None:
             rewrite(replace(problem, body=read_body(twin)), choice.result)
-        with analyses_kept():  # of the copy alone: none outlives it
+        with analyses_kept():  # a scope for the copy
             for step, given in steps:
                 step.run(twin, given)
         return ir.IntegerAttr(copy.attributes["gflow.arena_size"]).value
-    except PassError as error:  # of the copy, which goes
+    except PassError as error:  # its op is in the copy, which is erased
         raise PassError(str(error), function) from None
     finally:
         copy.erase()

@@ -1,8 +1,7 @@
-"""What a program does if some values are not kept: which ops run again and when, and the bytes live
-at each op.
+"""The recomputations and live bytes that follow from a choice of values to recompute.
 
-A value that is not kept has an end: its memory is free after that op. The first later op that reads
-it computes it again, with all that this needs, and from then on it stays to its last reader.
+A chosen value has an end: its memory is free after that op. It is recomputed before the first later user, together with
+the values on which it depends and that are dead by then, and stays live until its last user.
 """
 
 from __future__ import annotations
@@ -15,14 +14,18 @@ from numpy.typing import NDArray
 from .problem import Problem, Recipe
 
 Ends = dict[int, int]
-"""Values that are not kept → the op after which their memory is free."""
+"""By chosen value: the op after which its memory is free."""
 
 
 @dataclass
 class Replay:
-    """runs: what is recomputed, with the op in front of which; in order. live: for each op the
-    most bytes that are live from the one before it on. again: when each value is recomputed.
-    last: the last op that reads a value (its second version, where it has two).
+    """The result of a replay.
+
+    Attributes:
+        runs: the recomputations in order, each with the op before which it runs.
+        live: for each op, the most live bytes since the op before it.
+        again: by recomputed value, the op before which it is recomputed.
+        last: by value, its last user (of its second version, if it is recomputed).
     """
 
     runs: list[tuple[int, Recipe]]
@@ -33,16 +36,20 @@ class Replay:
 
     @property
     def peak(self) -> int:
-        """The most bytes that are alive at once."""
+        """The greatest number of live bytes."""
         return int(self.live.max(initial=0))
 
 
 class NotPossible(Exception):
-    """An argument that must be read again has been overwritten by then."""
+    """A recomputation would read an argument after its update."""
 
 
 def replay(problem: Problem, ends: Ends) -> Replay:
-    """Raises NotPossible."""
+    """Replay a choice.
+
+    Raises:
+        NotPossible: a recomputation would read an argument after its update.
+    """
     runs = _runs(problem, ends)
     return _measure(problem, runs)
 
@@ -52,7 +59,7 @@ def _runs(problem: Problem, ends: Ends) -> list[tuple[int, Recipe]]:
     done: set[int] = set()
 
     def compute(first: int, t: int) -> None:
-        # a stack of (value, whether its inputs are there)
+        # a stack of (value, whether its operands are available)
         stack = [(first, False)]
         while stack:
             v, ready = stack.pop()
@@ -78,7 +85,7 @@ def _runs(problem: Problem, ends: Ends) -> list[tuple[int, Recipe]]:
 
 
 def _recipe_at(problem: Problem, ends: Ends, done: set[int], value: int, t: int) -> Recipe:
-    """How to compute a value at op `t`, with those of its siblings that are needed there too."""
+    """The recipe for a value at op `t`, together with other results of its op that are needed there, too."""
     op = problem.maker[value]
     together = [
         v
@@ -90,12 +97,14 @@ def _recipe_at(problem: Problem, ends: Ends, done: set[int], value: int, t: int)
     ]
     recipe = problem.recipe(*together)
     if recipe is None or not set(recipe.reads).isdisjoint(problem.makes[op]):
-        recipe = problem.recipe(value)  # they need another sibling, which may need this one
+        recipe = problem.recipe(
+            value
+        )  # they depend on another result, which may depend on this one
     assert recipe is not None
     return recipe
 
 
-#: results of one op are computed together if they are read within so many ops
+#: results of one op are recomputed together if they are read within so many ops
 _NEAR = 24
 
 
@@ -104,18 +113,18 @@ def _next_reader(problem: Problem, value: int, t: int) -> float:
 
 
 def _measure(problem: Problem, runs: list[tuple[int, Recipe]]) -> Replay:
-    """Lay the second runs between the ops, and sum up what lives."""
+    """Insert the recomputations between the ops, and compute the live bytes."""
     count = len(problem.reads)
-    before: list[int] = [0] * (count + 1)  # second runs in front of each op
+    before: list[int] = [0] * (count + 1)  # the number of recomputations before each op
     for t, _ in runs:
         before[t] += 1
     position, at = [], 0
     for t in range(count):
         at += before[t]
-        position.append(at)  # of op t itself
+        position.append(at)  # the position of op t
         at += 1
     total = at
-    # of each value's first and second version: from, to, in positions
+    # the live range of each value's first and second version, in positions
     starts: dict[int, int] = {}
     stops: dict[int, int] = {}
     starts2: dict[int, int] = {}
@@ -177,7 +186,7 @@ def _take_over(
     starts2: dict[int, int],
     change: NDArray[np.int64],
 ) -> None:
-    """Count a buffer once where a kernel's result lies over an operand that dies in it."""
+    """Count a buffer once where a kernel's result takes over the buffer of an operand with its last use there."""
     body, size = problem.body, problem.size
     for t, where in enumerate(position):
         o = body.ops[t]

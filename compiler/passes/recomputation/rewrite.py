@@ -1,4 +1,4 @@
-"""Writing a choice into the IR: second runs of ops, and readers that read what these make."""
+"""Writes recomputations into the IR: copies of ops, and users that read the copies' results."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .replay import Replay
 
 
 class _Writer:
-    """Values as they are at the point of the program that the writer has come to."""
+    """The current version of each value at the writer's position in the program."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.current: dict[int, ir.Value] = {}  # value that was recomputed → its second version
-        self.views: dict[int, ir.Value] = {}  # view of it → the same view of the second version
+        self.current: dict[int, ir.Value] = {}  # by recomputed value: its second version
+        self.views: dict[int, ir.Value] = {}  # by view of it: the same view of the second version
 
     def value(self, v: int) -> ir.Value:
-        """What stands for value `v` here; views of second versions are built at the insertion point."""
+        """The SSA value to read for value `v` here; views of second versions are built at the insertion point."""
         body, at = self.problem.body, self.problem.at
         if at[v].base not in self.current:
             return body.values[v]
@@ -37,7 +37,7 @@ class _Writer:
 
 
 def rewrite(problem: Problem, result: Replay) -> None:
-    """Write a replay's second runs into the function that the problem was read from."""
+    """Write a replay's recomputations into the function of the problem."""
     body = problem.body
     writer = _Writer(problem)
     following = iter([*result.runs, (len(body.ops), None)])

@@ -1,11 +1,10 @@
-"""The marks that `gflow-checkpoint` reads: which call of which module an op belongs to, and when it runs.
+"""The marks on ops that `gflow-checkpoint` reads: the module calls that an op is part of, and its phase.
 
     %0 = "gflow.exp"(%x) {gflow.scope = ["model.layers.0#0"]} : …
     %1 = "gflow.mul"(%dy, %0) {gflow.phase = "backward"} : …
 
-`gflow.scope` names the marked calls that an op is part of, outermost first. Every call has a name of
-its own, so a module that is called twice has two scopes. `gflow.phase` is "backward" or "optimizer";
-ops without it belong to the forward.
+`gflow.scope` lists the marked calls that an op is part of, outermost first. Each call has a unique name, so a module
+that is called twice has two scopes. `gflow.phase` is "backward" or "optimizer"; ops without it belong to the forward.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ SCOPE, PHASE = "gflow.scope", "gflow.phase"
 
 @dataclass
 class Scope:
-    """One call of a marked module: its name, and its ops by number."""
+    """One call of a marked module: its name, and the numbers of its ops."""
 
     name: str
     ops: list[int]
 
 
 def marked(function: func.FuncOp) -> bool:
-    """Whether any op carries marks."""
+    """Whether any op has marks."""
     return any(
         SCOPE in op.operation.attributes or PHASE in op.operation.attributes
         for op in function.regions[0].blocks[0].operations
@@ -36,9 +35,9 @@ def marked(function: func.FuncOp) -> bool:
 
 
 def scopes_of(body: Body) -> list[Scope]:
-    """The outermost scopes of a function, in the order in which they begin.
+    """The outermost scopes of a function, in the order of their first ops.
 
-    Ops without operands (constants, iotas) belong to none: they cost nothing to have.
+    Ops without operands (constants, iotas) are not part of them.
     """
     found: dict[str, Scope] = {}
     for o in body.ops:
@@ -58,19 +57,19 @@ def _outermost(op: ir.Operation) -> str:
 
 
 def in_forward(body: Body) -> list[bool]:
-    """For each op whether it is part of the forward."""
+    """For each op, whether it is part of the forward."""
     return [PHASE not in o.op.attributes for o in body.ops]
 
 
 def forget(op: ir.Operation) -> None:
-    """Take all marks off an op."""
+    """Remove all marks of an op."""
     for name in (SCOPE, PHASE):
         if name in op.attributes:
             del op.attributes[name]
 
 
 def leave_scope(op: ir.Operation) -> None:
-    """Take the outermost scope off an op."""
+    """Remove the outermost scope of an op."""
     rest = list(ir.ArrayAttr(op.attributes[SCOPE]))[1:]
     if rest:
         op.attributes[SCOPE] = ir.ArrayAttr.get(rest)

@@ -1,4 +1,4 @@
-"""Bits, comparisons, extremes and selections.
+"""Bitwise ops, comparisons, minimum, maximum and select.
 
 In the one-line descriptions x, y, p are values and c, d are constants (splats).
 """

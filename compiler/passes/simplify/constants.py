@@ -1,4 +1,4 @@
-"""Constants, and values that are the same along whole dimensions: computed once, on fewer elements.
+"""Constant folding, and ops on broadcast values, which are computed on fewer elements before the broadcast.
 
 In the one-line descriptions x, y, p are values and c, d are constants (splats).
 """

@@ -82,14 +82,14 @@ def run(function: func.FuncOp, options: FoldOptions) -> None:
 
 
 def _argument(body: Body, value: int) -> int:
-    """The value that a chain of views starts from."""
+    """The value at the start of a chain of views."""
     while (p := body.producer[value]) >= 0 and body.ops[p].name in VIEW_OPS:
         value = body.ops[p].operands[0]
     return value
 
 
 def _channels(o: Op) -> tuple[int, int]:
-    """The channel dimension of the result, and that of the weight."""
+    """The output-channel dimensions of the result and of the weight."""
     if o.name == "matmul":
         return 1, 1
     layout = read(OPS[o.name], o.op.attributes)["layout"]
@@ -99,13 +99,13 @@ def _channels(o: Op) -> tuple[int, int]:
 
 @dataclass
 class _Affine:
-    """x · scale + shift for each channel; None for 1 and 0."""
+    """x · scale + shift for each channel. None: scale 1, shift 0."""
 
     scale: ir.Value | None = None
     shift: ir.Value | None = None
 
     def then(self, name: str, vector: ir.Value, first: bool) -> None:
-        """Followed by an op with `vector`; first: x is the op's first operand."""
+        """The composition with an op that combines x with `vector`. first: whether x is its first operand."""
 
         def with_(op: str, x: ir.Value | None) -> ir.Value | None:
             return None if x is None else builder.build(op, [x, vector])
@@ -131,9 +131,11 @@ def _one(like: ir.Value) -> ir.Value:
 
 
 def _fold(body: Body, o: Op, kinds: list[int]) -> None:
-    """kinds: of values, what they follow from, where only what is frozen is folded."""
+    """Fold the chain of ops after a contraction. kinds: says which values are frozen; empty: all may be folded."""
     channel, weight_channel = _channels(o)
-    chain: list[tuple[Op, Op, bool]] = []  # (op, the broadcast it takes, whether x is first)
+    chain: list[
+        tuple[Op, Op, bool]
+    ] = []  # (op, the broadcast that it reads, whether x is its first operand)
     value = o.results[0]
     while True:
         found = _next(body, value, channel)
@@ -168,7 +170,7 @@ def _spread(vector: ir.Value, shape: tuple[int, ...], dim: int) -> ir.Value:
 
 
 def _next(body: Body, value: int, channel: int) -> tuple[Op, Op, bool] | None:
-    """The op that alone reads `value`, if it combines it with one number for each channel."""
+    """The only user of `value`, if it combines it with one number for each channel; otherwise None."""
     users = body.users[value]
     if len(users) != 1 or value in body.returned:
         return None

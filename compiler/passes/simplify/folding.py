@@ -1,8 +1,8 @@
-"""Evaluating elementwise ops on constants, as the code generators would.
+"""Evaluation of elementwise ops on constants, with the same results as the generated code.
 
-Floats are computed in float64 and rounded to the element type (through float32 for the halves,
-as PyTorch computes them); for float32 and the basic operations that is the correctly rounded
-result. Integers wrap around. What an op leaves undefined is not folded.
+Floats are computed in float64 and rounded to the element type (through float32 for half precision, as in PyTorch). For
+float32 and the basic operations this is the correctly rounded result. Integers wrap around. Undefined results are not
+folded.
 """
 
 from __future__ import annotations
@@ -120,9 +120,14 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 def evaluate(
     name: str, attrs: dict[str, Any], args: Sequence[Scalar], source: TensorType, result: TensorType
 ) -> Scalar | None:
-    """The result of op `name` on the numbers `args`; None where it is not folded.
+    """The result of op `name` on the numbers `args`; None if it isn't folded.
 
-    source: the type of the (last) operand; result: the type of the result.
+    Args:
+        name: the op.
+        attrs: its attributes.
+        args: the values of its operands.
+        source: the type of the last operand.
+        result: the type of the result.
     """
     if name == "compare":
         return bool(_COMPARE[attrs["predicate"]](*args))

@@ -1,4 +1,4 @@
-"""Zeros around the input of a convolution, which it can add itself.
+"""Zero padding around the input of a convolution, which becomes padding of the convolution.
 
 In the one-line descriptions x, w, dy are values.
 """
@@ -44,7 +44,7 @@ def slice_of_convolution_input_grad(n: Node, b: Rewriter) -> ir.Value | None:
         return None
     uses = iter(inner.result.uses)
     if next(uses, None) is None or next(uses, None) is not None:
-        return None  # it is needed whole
+        return None  # other users need all of it
     sizes = inner.attrs["shape"]
     high = [size - limit for size, limit in zip(sizes, n.attrs["limits"])]
     more = _both_sides(inner, n.attrs["starts"], high)
@@ -57,7 +57,7 @@ def slice_of_convolution_input_grad(n: Node, b: Rewriter) -> ir.Value | None:
 def _both_sides(
     conv: Node, low: tuple[int, ...] | list[int], high: tuple[int, ...] | list[int]
 ) -> tuple[int, ...] | None:
-    """The padding of `conv` and as much more; None where sides differ, or other dimensions are padded."""
+    """The padding of `conv` plus this padding; None if both sides differ, or if other dimensions are padded."""
     batch, channel, spatial = conv_dims(conv.attrs["layout"], len(low))
     if any((low[d], high[d]) != (0, 0) for d in (batch, channel)):
         return None

@@ -1,4 +1,4 @@
-"""Reductions and contractions over nothing, over constants, over what a broadcast repeats.
+"""Reductions and contractions over dimensions of size 0 or 1, over constants, and over broadcast dimensions.
 
 In the one-line descriptions x, y, p are values and c, d are constants (splats).
 """
@@ -118,7 +118,7 @@ def reduce_one_hot(n: Node, b: Rewriter) -> ir.Value | None:
 
 
 def _counted(b: Rewriter, value: ir.Value, dim: int) -> ir.Value | None:
-    """What a comparison finds equal to the position along `dim`."""
+    """The value that a comparison tests for equality with the index along `dim`; None for other values."""
     node = b.node(value, "compare")
     if node is None or node.attrs["predicate"] != "eq":
         return None
@@ -132,7 +132,7 @@ def _counted(b: Rewriter, value: ir.Value, dim: int) -> ir.Value | None:
 def _without(
     b: Rewriter, value: ir.Value | None, dim: int, shape: tuple[int, ...]
 ) -> ir.Value | None:
-    """A value that repeats along `dim`, without that dimension; None if it doesn't repeat."""
+    """A value that is broadcast along `dim`, without that dimension; None if it isn't."""
     if value is None:
         return None
     c = b.splat(value)

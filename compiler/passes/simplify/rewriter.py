@@ -1,9 +1,8 @@
-"""The sweep under `gflow-simplify`: rules over ops in program order, each op visited once.
+"""The rewriter of `gflow-simplify`: it applies rules to ops in program order, and visits each op once.
 
-A rule looks at an op and at the ops that make its operands, and gives the value that takes the
-place of the op's result, or None. Since operands come first in program order and are simple by
-then, and since a rule builds ops through the same sweep, one pass over the function reaches the
-fixed point of all rules; the time is linear in the number of ops.
+A rule matches an op and the producers of its operands, and returns the value that replaces the op's result, or None.
+Operands precede their users and are already simplified, and new ops are simplified when a rule builds them. So one
+sweep over the function reaches the fixed point of all rules, in time linear in the number of ops.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _MAX_CHAIN = 100
 
 
 class Node:
-    """An op as plain data: name without `gflow.`, operands, result; type and attributes on demand."""
+    """An op as plain data: its name without `gflow.`, operands and result; type and attributes are read on demand."""
 
     __slots__ = ("_attrs", "definition", "name", "op", "operands", "result", "rewriter")
 
@@ -48,19 +47,19 @@ class Node:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """Attributes as plain Python data, as the builder takes them."""
+        """The attributes as plain Python data, as the builder takes them."""
         if self._attrs is None:
             self._attrs = self.rewriter.read_attributes(self.op, self.definition)
         return self._attrs
 
 
 class Rewriter:
-    """What rules build with, and what they ask about values."""
+    """The interface for rules: queries about values, and building of ops."""
 
     def __init__(self, function: func.FuncOp, rules: Rules) -> None:
         self.rules = rules
         self.block = function.regions[0].blocks[0]
-        self.fired: dict[str, int] = {}  # how often each rule applied
+        self.fired: dict[str, int] = {}  # the number of applications of each rule
         self._kinds: dict[ir.Value, Kind] = {}
         self._nodes: dict[ir.Value, Node] = {}
         self._types: dict[ir.Value, TensorType] = {}
@@ -68,13 +67,13 @@ class Rewriter:
         self._constants: dict[tuple[TensorType, str, bytes], ir.Value] = {}
         self._anchor: ir.Operation | None = None
         self._place: tuple[ir.InsertionPoint, ir.Location] | None = None  # of the anchor
-        self._pure: list[ir.Operation] = []  # readers after what they read
+        self._pure: list[ir.Operation] = []  # users after their operands
         self._depth = 0
 
-    # -- questions
+    # -- queries
 
     def node(self, value: ir.Value, name: str | None = None) -> Node | None:
-        """The op that makes `value`, if it is one of ours (and is called `name`)."""
+        """The producer of `value`, if it is an op of the dialect (named `name`, if that is given); otherwise None."""
         found = self._nodes.get(value)
         return found if found is not None and (name is None or found.name == name) else None
 
@@ -86,11 +85,11 @@ class Rewriter:
         return found
 
     def splat(self, value: ir.Value) -> Scalar | None:
-        """The number that `value` holds everywhere, if it is a constant like that."""
+        """The number of a splat constant; None for other values."""
         return self._splats.get(value)
 
     def read_attributes(self, op: ir.Operation, definition: OpDef) -> dict[str, Any]:
-        """Attributes of an op as plain data."""
+        """The attributes of an op as plain data."""
         found: dict[str, Any] = {}
         attributes = op.attributes
         for name, spec in definition.attrs.items():
@@ -105,7 +104,7 @@ class Rewriter:
     def build(
         self, name: str, operands: Sequence[ir.Value], attrs: dict[str, Any] | None = None
     ) -> ir.Value:
-        """A new op in front of the one at hand, simplified; its result."""
+        """Build an op before the current one, and simplify it; returns its result."""
         anchor = self._anchor
         assert anchor is not None
         if self._place is None:
@@ -118,7 +117,7 @@ class Rewriter:
     def build_all(
         self, name: str, operands: Sequence[ir.Value], attrs: dict[str, Any]
     ) -> list[ir.Value]:
-        """As `build`, all results of an op of several."""
+        """As `build`, for an op with several results; returns all of them."""
         assert self._anchor is not None
         with ir.InsertionPoint(self._anchor), self._anchor.location:
             op = builder.build_op(name, operands, attrs)
@@ -126,7 +125,7 @@ class Rewriter:
         return list(op.results)
 
     def constant(self, value: Scalar, ty: TensorType) -> ir.Value:
-        """The constant of type `ty` that is `value` everywhere; one op for each distinct one."""
+        """The splat constant `value` of type `ty`; equal constants share an op."""
         key = (ty, type(value).__name__, np.float64(value).tobytes() + repr(value).encode())
         if key not in self._constants:
             assert self._anchor is not None
@@ -139,7 +138,7 @@ class Rewriter:
     # -- the sweep
 
     def sweep(self) -> None:
-        """Visit every op of the function once, then erase those without a use."""
+        """Visit every op of the function once, then erase ops without users."""
         for view in list(self.block.operations):
             op = view.operation
             name = op.name
@@ -164,7 +163,7 @@ class Rewriter:
         self._pure.clear()
 
     def visit_other(self, op: ir.Operation) -> None:
-        """Called for an op of ours that has regions, or not exactly one result."""
+        """Called for an op of the dialect that has regions, or more or fewer results than one."""
 
     def _note(self, node: Node) -> None:
         result = node.result
@@ -198,7 +197,7 @@ class Rewriter:
 
 
 def splat_of(attribute: ir.Attribute) -> Scalar | None:
-    """The one number of a dense constant that has one."""
+    """The number of a splat attribute; None for other attributes."""
     if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
         element = attribute.get_splat_value()
         if isinstance(element, ir.FloatAttr | ir.IntegerAttr | ir.BoolAttr):

@@ -1,4 +1,4 @@
-"""A table of rules: which ops each is for, and which operands it is worth trying on."""
+"""A table of rules by op, and by the kinds of operands that they match."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 
-#: A value of a constant that is the same everywhere: Python's number, exact in the element type.
+#: The value of a splat constant: a Python number, exact in the element type.
 Scalar = float | int | bool
 
-#: Of an op (`rewriter.Node`) and the `Rewriter`: the value that takes the place of the op's result, or None.
+#: Takes an op (`rewriter.Node`) and the `Rewriter`; returns the value that replaces the op's result, or None.
 Rule = Callable[[Any, Any], "ir.Value | None"]
 
-#: What makes an operand: an op's name, `SPLAT`, or "" for anything else.
+#: The kind of an operand: the name of its producer, `SPLAT`, or "" for anything else.
 Kind = str
 
-#: A constant that is the same everywhere; a constant that isn't counts as "constant".
+#: The kind of splat constants; other constants have the kind "constant".
 SPLAT: Kind = "splat"
 
 ELEMENTWISE = tuple(name for name, op in OPS.items() if op.category == "elementwise")
 
 
 class Rules:
-    """Rules by op name, in the order in which they are tried.
+    """The rules by op name, in the order in which they are tried.
 
-    Most ops have operands that no rule is interested in. So a rule names the kinds of operands that
-    it starts from, and which rules are worth trying is looked up by the kinds of all operands.
+    For most ops no rule matches the operands. So a rule states the kinds of operands that it matches, and the rules to
+    try are looked up by the kinds of all operands.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Rules:
     def add(self, *names: str, on: Sequence[Kind] = ()) -> Callable[[Rule], Rule]:
         """Register a rule for the ops `names`.
 
-        on: the kinds of operands of which the op must have one; any operands will do without.
+        on: the op must have an operand of one of these kinds; empty: any operands.
         """
 
         def add(function: Rule) -> Rule:
@@ -69,7 +69,7 @@ class Rules:
 
 
 def joined(*tables: Rules) -> Rules:
-    """One table with the rules of all, those of the first tried first."""
+    """A table with the rules of all tables, in order."""
     out = Rules()
     for table in tables:
         for name, rules in table._by_name.items():

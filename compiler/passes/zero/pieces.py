@@ -1,9 +1,9 @@
-"""Computing with a rank's piece of values that all ranks would have whole.
+"""Computing on a rank's shard ("piece") of replicated values.
 
-A piece is what `gflow.shard` gives: the value in one dimension, filled up with zeros, its part with the rank's
-number. Elementwise ops work on pieces as on wholes; a reduction over all dimensions reduces pieces and combines the
-ranks' results; any other op reads the whole, which is gathered. So every program stays right, and one whose
-optimizer is elementwise, or needs norms besides, computes each element on one rank.
+A piece is the result of `gflow.shard`: the flattened value, padded with zeros to a multiple of the ranks, and of that
+the part with the rank's number. Elementwise ops are computed on pieces. A reduction over all dimensions is computed on
+pieces and combined over the ranks. All other ops read the gathered value. So every program stays correct, and an
+optimizer that is elementwise, possibly with norms, computes each element on one rank.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import COLLECTIVE, SHARD, shard_size
 from gflow.dialects.types import NO_KERNELS, TensorType
 
-#: how ranks combine a reduction, and the element type that they do it in (None: its own)
+#: by kind of a reduction: the collective's reduction, and its element type (None: that of the operand)
 _COMBINED: dict[str, tuple[str, str | None]] = {
     "sum": ("sum", None), "prod": ("product", None), "max": ("max", None), "min": ("min", None),
     "any": ("max", "ui8"), "all": ("min", "ui8"),
@@ -41,11 +41,14 @@ _COMBINED: dict[str, tuple[str, str | None]] = {
 
 @dataclass
 class Pieces:
-    """The values of one function that there are pieces of.
+    """The pieces of one function's values.
 
-    group: the attributes (`axes` or `group`, `ranks`) of the collectives that made them. of: value → its piece.
-    gathered: value whose piece is known → the whole, gathered. names: value → the parameter that it belongs to.
-    buckets: parameter → how large its collectives may become, where that is told.
+    Attributes:
+        group: the attributes of the ranks' group in collectives (`axes` or `group`, and `ranks`).
+        of: the piece of each value that has one.
+        gathered: the gathered value of each value with a piece, where it was needed.
+        names: the parameter that a value belongs to.
+        buckets: the greatest size of collectives, by parameter, where it is stated.
     """
 
     function: func.FuncOp
@@ -57,18 +60,17 @@ class Pieces:
     _listed: dict[str, list[Any]] = field(default_factory=dict)
 
     def tell(self, listed: str, number: int, told: dict[str, ir.Attribute]) -> None:
-        """Add to the attributes of an argument ("arg_attrs") or result ("res_attrs") that is a piece now; `write` makes
-        it so."""
+        """Record attributes of an argument ("arg_attrs") or result ("res_attrs") that becomes a piece, for `write`."""
         if (
             listed not in self._listed
-        ):  # all at once: each list is as long as the function has arguments
+        ):  # all at once, since each attribute is a list over all arguments
             self._listed[listed] = list(ir.ArrayAttr(self.function.attributes[listed]))
         known = ir.DictAttr(self._listed[listed][number])
         before = {e.name: e.attr for e in known if e.name != "gflow.strides"}
         self._listed[listed][number] = ir.DictAttr.get({**before, **told})
 
     def write(self) -> None:
-        """Write the function's type, and what was told of arguments and results."""
+        """Set the function's type, and the recorded attributes of arguments and results."""
         for listed, given in self._listed.items():
             self.function.attributes[listed] = ir.ArrayAttr.get(given)
         self._listed.clear()
@@ -80,7 +82,7 @@ class Pieces:
         return int(self.group["ranks"])
 
     def scatter(self, op: ir.Operation) -> None:
-        """A reduce_scatter in place of the all_reduce `op`, which nothing has read yet."""
+        """Replace the all_reduce `op`, whose result has no users on pieces yet, by a reduce_scatter."""
         (x,) = data_operands(op)
         name = ir.StringAttr(op.attributes[GRADIENT]).value
         with op.location, ir.InsertionPoint(op):
@@ -103,7 +105,7 @@ class Pieces:
             attributes[BUCKETS] = self.buckets[name]
 
     def padded(self, x: ir.Value) -> ir.Value:
-        """A value in one dimension, filled up to a multiple of the ranks."""
+        """A value flattened to one dimension, and padded to a multiple of the ranks."""
         ty = builder.type_of(x)
         flat = builder.reshape(x, (ty.numel,))
         missing = shard_size(ty, self.ranks) * self.ranks - ty.numel
@@ -113,11 +115,11 @@ class Pieces:
         return builder.build("pad", [flat, zero], {"low": (0,), "high": (missing,)})
 
     def whole(self, value: ir.Value, name: str) -> ir.Value:
-        """A value of which there is a piece, gathered at the insertion point."""
+        """The value whose piece is known, gathered at the insertion point."""
         return self.gather(self.of[value], builder.type_of(value), name)
 
     def gather(self, piece: ir.Value, ty: TensorType, name: str) -> ir.Value:
-        """The whole, of type `ty`, that a piece is of, at the insertion point."""
+        """Gather a piece to a value of type `ty` at the insertion point. name: the parameter."""
         made = build_collective(piece, "all_gather", **self.group)
         self._mark(made, name)
         if builder.type_of(made).numel != ty.numel:
@@ -125,10 +127,10 @@ class Pieces:
             made = builder.build("slice", [made], cut)
         return builder.reshape(made, ty.shape)
 
-    # -- going down the program
+    # -- the sweep over the program
 
     def sweep(self, among: Callable[[ir.Operation], bool] = lambda op: True) -> None:
-        """Compute on pieces whatever can be, and gather what is read whole. among: the ops that this is about."""
+        """Compute on pieces where possible, and gather values that other ops read. among: selects the ops to change."""
         block = self.function.regions[0].blocks[0]
         for view in list(block.operations):
             op = view.operation
@@ -162,7 +164,7 @@ class Pieces:
         self.names[value] = self.names.get(like, "")
 
     def piece(self, value: ir.Value) -> ir.Value:
-        """The piece of a value at the insertion point, made of pieces as far up as that goes."""
+        """The piece of a value at the insertion point, computed from pieces as far up as possible."""
         if value in self.of:
             return self.of[value]
         ty = builder.type_of(value)
@@ -185,7 +187,7 @@ class Pieces:
         return builder.build(SHARD, [value], self.group)
 
     def _reduced(self, op: ir.Operation) -> bool:
-        """A reduction over all dimensions: of the piece, then over the ranks."""
+        """Compute a reduction over all dimensions on pieces, and combine it over the ranks; returns whether it can."""
         attrs = read(OPS["reduce"], op.attributes)
         (x,) = op.operands
         ty = builder.type_of(x)
@@ -204,7 +206,7 @@ class Pieces:
         return True
 
     def _masked(self, piece: ir.Value, ty: TensorType, kind: str) -> ir.Value:
-        """A piece with what fills it up replaced by what changes nothing."""
+        """A piece whose padding is replaced by the identity of the reduction `kind`."""
         small = builder.type_of(piece)
         there = builder.build(
             SHARD, [builder.splat(True, TensorType((ty.numel,), "i1"))], self.group
@@ -222,19 +224,18 @@ class Pieces:
 
 
 def group_read(op: ir.Operation) -> dict[str, Any]:
-    """`axes` or `group`, and `ranks`, of a collective or a shard."""
+    """The attributes `axes` or `group`, and `ranks`, of a collective or a shard."""
     attrs = read(OPS[op.name.removeprefix("gflow.")], op.attributes)
     return {k: attrs[k] for k in ("axes", "group", "ranks") if attrs[k] is not None}
 
 
 def divides(ty: TensorType, least: int) -> bool:
-    """Whether ranks have pieces of a tensor: of `least` elements or more; there are no kernels that fill up complex
-    numbers or floats of 8 bits."""
+    """Whether a tensor is sharded: it has at least `least` elements, of a type with kernels (for padding)."""
     return ty.numel >= least and ty.dtype not in NO_KERNELS
 
 
 def gradients(function: func.FuncOp, least: int) -> list[ir.Operation]:
-    """The all_reduces of gradients that ranks may have pieces of."""
+    """The all_reduces of gradients that may be sharded."""
     found = []
     for view in function.regions[0].blocks[0].operations:
         op = view.operation
@@ -246,7 +247,7 @@ def gradients(function: func.FuncOp, least: int) -> list[ir.Operation]:
 
 
 def drop_unread(function: func.FuncOp) -> None:
-    """Erase what nothing reads; of collectives those that are reductions of gradients alone."""
+    """Erase ops without users; of collectives, only reductions of gradients."""
     for op in reversed([v.operation for v in function.regions[0].blocks[0].operations]):
         name = op.name.removeprefix("gflow.")
         if name not in OPS or not OPS[name].pure or any(list(r.uses) for r in op.results):
@@ -256,9 +257,9 @@ def drop_unread(function: func.FuncOp) -> None:
 
 
 def keep_pieces(function: func.FuncOp, pieces: Pieces, roles: Callable[[str], bool]) -> None:
-    """Make arguments pieces that are read as pieces alone, and updated with pieces; return the others whole.
+    """Turn arguments into pieces that are read only as pieces and updated with pieces; other updates are gathered.
 
-    roles: of arguments that may become pieces.
+    roles: says which roles of arguments may become pieces.
     """
     block = function.regions[0].blocks[0]
     terminator = block.operations[-1].operation
@@ -273,7 +274,7 @@ def keep_pieces(function: func.FuncOp, pieces: Pieces, roles: Callable[[str], bo
         for n, v in enumerate(terminator.operands)
         if v in pieces.of
     }
-    for n in wholes:  # so that what computed wholes is not read any more
+    for n in wholes:  # so that the computation of whole values has no users any more
         terminator.operands[n] = pieces.of[terminator.operands[n]]
     drop_unread(function)
     with terminator.location, ir.InsertionPoint(terminator):
@@ -296,10 +297,12 @@ def keep_pieces(function: func.FuncOp, pieces: Pieces, roles: Callable[[str], bo
 def become_piece(
     function: func.FuncOp, pieces: Pieces, number: int, result: int | None
 ) -> list[ir.Operation]:
-    """Argument `number`, which result `result` updates, if any, is the piece that readers made of it. `write` of the
-    pieces comes after the last one.
+    """Turn argument `number`, which result `result` updates (None: none does), into a piece.
 
-    Returns the ops that read the whole, and are to read something else.
+    `Pieces.write` must be called after the last argument.
+
+    Returns:
+        The ops that read the whole argument, whose operand the caller must replace.
     """
     argument = function.regions[0].blocks[0].arguments[number]
     ty = builder.type_of(argument)
@@ -346,7 +349,7 @@ def _neutral(kind: str, dtype: str) -> Any:
 
 
 def _clone(op: ir.Operation, operands: list[ir.Value]) -> ir.Value:
-    """An elementwise op on operands of another shape."""
+    """Copy an elementwise op to operands of another shape."""
     name = op.name.removeprefix("gflow.")
     attrs = {k: v for k, v in read(OPS[name], op.attributes).items() if v is not None}
     extra = {k: v for k, v in attributes_of(op).items() if k.startswith("gflow.")}

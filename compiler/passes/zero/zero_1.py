@@ -37,20 +37,20 @@ from .pieces import Pieces, gradients, group_read, keep_pieces
 
 @record
 class ZeroOptions:
-    """What is worth dividing."""
+    """Options of the ZeRO passes: which tensors are sharded."""
 
     min_size: int = field(default=1024, metadata={"doc": "the fewest elements of a parameter"})
 
 
-#: roles of arguments that stay whole on every rank
+#: the roles of arguments that are never sharded
 _WHOLE = ("parameter", "buffer", "gradient", "input", "constant")
 
 
 def run(function: func.FuncOp, options: ZeroOptions) -> None:
-    """Divide updates of parameters and their optimizer state in the function over the ranks, in place."""
+    """Shard the updates of parameters and their optimizer state over the ranks, in place."""
     if not gradients(function, options.min_size):
         return
-    unthread(function)  # makes the collectives anew
+    unthread(function)  # removes the tokens between collectives
     found = gradients(function, options.min_size)
     for group in {str(group_read(op)): group_read(op) for op in found}.values():
         pieces = Pieces(function, group)

@@ -26,12 +26,12 @@ from gflow.dialects.ops.distribution import COLLECTIVE
 
 from ..base import NoOptions, Pass
 
-#: what brings a gradient into the form in which it is sent: also the division by the number of ranks
+#: ops between a gradient and its reduce_scatter, also the division by the number of ranks
 _FORM = ("reshape", "pad", "mul", "convert", "constant")
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
-    """Divide the gradients of the function over the ranks, in place."""
+    """Move the reduce_scatters of gradients up, in place."""
     unthread(function)
     body = read_body(function)
     begin = function.regions[0].blocks[0].operations[0].operation
@@ -54,8 +54,8 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
         last = max(needs.difference(constants), default=-1)
         if last < 0 or last + 1 in chain or len(data_operands(o.op)) != 1:
             continue
-        after = body.ops[last].op  # what stood after it may have moved up
-        for op in (body.ops[n].op for n in constants):  # several chains may read one
+        after = body.ops[last].op  # ops after it may have moved up
+        for op in (body.ops[n].op for n in constants):  # several chains may use the same constant
             if op != begin:
                 op.move_before(begin)
         for index in reversed(chain):

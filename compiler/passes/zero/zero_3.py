@@ -62,7 +62,7 @@ from .pieces import Pieces, become_piece, divides, drop_unread, group_read
 
 @record
 class Zero3Options:
-    """What is worth dividing, and when it is whole."""
+    """Options of gflow-zero-3: which parameters are sharded, and when they are gathered."""
 
     min_size: int = field(default=1024, metadata={"doc": "the fewest elements of a parameter"})
 
@@ -84,7 +84,7 @@ class Zero3Options:
 
 
 def run(function: func.FuncOp, options: Zero3Options) -> None:
-    """Divide the parameters of the function over the ranks, in place.
+    """Shard the parameters of the function over the ranks, in place.
 
     Raises:
         PassError: the option restore-level is not 0, 1 or 2.
@@ -107,7 +107,7 @@ def run(function: func.FuncOp, options: Zero3Options) -> None:
 
 @record
 class _Parameter:
-    """An argument to divide. made: the all_gather of what updates it, and result: the result that does, if any."""
+    """An argument to shard. made: the all_gather of its update; result: the result that updates it; None: no update."""
 
     argument: int
     name: str
@@ -117,7 +117,7 @@ class _Parameter:
 
 
 def _updated(function: func.FuncOp, body: Body) -> Iterator[_Parameter]:
-    """Arguments that are updated with a gathered piece; gradients that are read after the step stay whole."""
+    """The arguments that are updated with a gathered piece; gradients that are read after the step stay whole."""
     listed = function.attributes.get("arg_attrs", [])
     for n, alias in enumerate(aliases(function, body)):
         made = None if alias is None else _gathered(body.terminator.operands[n])
@@ -129,7 +129,7 @@ def _updated(function: func.FuncOp, body: Body) -> Iterator[_Parameter]:
 
 
 def _read(function: func.FuncOp, body: Body, least: int) -> Iterator[_Parameter]:
-    """Arguments of `least` elements or more that are read alone, and that each rank has a copy of."""
+    """The arguments of at least `least` elements that are only read, and of which each rank has a copy."""
     mesh, updated = mesh_of(function), set(aliases(function, body))
     listed = function.attributes.get("arg_attrs", [])
     for n, given in enumerate(listed):
@@ -144,7 +144,7 @@ def _read(function: func.FuncOp, body: Body, least: int) -> Iterator[_Parameter]
 
 
 def _divide(function: func.FuncOp, parameters: list[_Parameter], level: int) -> None:
-    """Make pieces of parameters of one group."""
+    """Shard the parameters of one group of ranks. level: the option `restore-level`."""
     pieces = Pieces(function, parameters[0].group)
     block = function.regions[0].blocks[0]
     terminator = block.operations[-1].operation
@@ -176,7 +176,8 @@ def _divide(function: func.FuncOp, parameters: list[_Parameter], level: int) -> 
 
 
 def _in_order(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
-    """Each once, in program order. No table of positions: an op's hash changes with its operands."""
+    """The ops in program order, without duplicates. (There is no table of positions: an op's hash depends on its
+    operands.)"""
     return sorted({*ops}, key=cmp_to_key(_compared))
 
 
@@ -185,14 +186,14 @@ def _compared(a: ir.Operation, b: ir.Operation) -> int:
 
 
 def _narrowed(argument: ir.Value, group: dict[str, Any]) -> bool:
-    """Whether what reads a parameter, but for its update in shards, reads it in a narrower type."""
+    """Whether all users of a parameter, except its update in shards, convert it to a narrower type."""
     readers = [use.owner.operation for use in argument.uses]
     others = [op for op in readers if op.name != f"gflow.{SHARD}" or group_read(op) != group]
     return bool(others) and all(map(_narrows, others))
 
 
 def _narrows(op: ir.Operation) -> bool:
-    """Whether an op gives a parameter in fewer bytes, which are the ones to gather then."""
+    """Whether an op converts a parameter to a narrower type, in which it is then gathered."""
     if op.name != "gflow.convert":
         return False
     before, after = (builder.type_of(v) for v in (op.operands[0], op.results[0]))
@@ -206,7 +207,14 @@ def _gather_for_uses(
     whole: Callable[[], ir.Value],
     level: int,
 ) -> None:
-    """What reads the whole reads one that is gathered just before. readers: in program order."""
+    """Replace the whole parameter in its users by one that is gathered just before them.
+
+    Args:
+        value: the whole parameter.
+        readers: its users, in program order.
+        whole: builds the gather at the insertion point.
+        level: the option `restore-level`.
+    """
     wholes: dict[object, ir.Value] = {}
     for op in readers:
         if op.name == "func.return":
@@ -221,7 +229,7 @@ def _gather_for_uses(
 
 
 def _gathered(value: ir.Value) -> ir.Operation | None:
-    """The all_gather that a returned value is a view of."""
+    """The all_gather of which a returned value is a view; None: it is no such view."""
     while not isinstance(value.owner, ir.Block):
         op = value.owner.operation
         if (

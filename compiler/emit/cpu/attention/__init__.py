@@ -1,9 +1,9 @@
-"""Attention on a processor, of our own: blocks of keys, one after the other, with a running softmax.
+"""gflow's own float32 attention kernels for CPUs: blocks of keys with a running softmax (FlashAttention).
 
-kernel      what kernels of attention are written with: words, tasks, tiles, and rows of scores
+kernel      the base of the kernels: arguments, tasks, tiles, rows of scores
 few         scores of few rows, whose keys are not packed
-forward     the result and the logarithms of sums
-backward    the gradients by q, k and v
-race        the ways to make an attention of float32, as programs of one step each that can be timed
+forward     the result and the log-sum-exp of each row
+backward    the gradients with respect to q, k and v
+race        programs for a timed comparison of gflow's own kernel and PyTorch's
 steps       the steps of `gflow.attention` and `gflow.attention_grad`
 """

@@ -1,14 +1,14 @@
-"""Attention's backward, block by block of keys and rows: p = exp(scores - logarithm of the sum), made again.
+"""The backward of attention over blocks of keys and rows. It recomputes p = exp(scores - log-sum-exp).
 
-    for a head of k and v, handed out
+    for a head of k and v                               (a task, which a thread takes when it is free)
         for blocks of keys                                  (packed: k and v)
             for heads of q that share it, for blocks of rows (packed: q and dy)
                 p = exp(q kᵀ scale + bias - log)   dp = dy vᵀ
                 ds = p ∘ (dp - Σ dy ∘ y) scale     (dropout: of dp, and of p for dv)
-                dv += pᵀ dy    dk += dsᵀ q    dq += ds k     (all read where they lie)
+                dv += pᵀ dy    dk += dsᵀ q    dq += ds k     (dy, q and k are read in place)
 
-One thread has all that adds to an element, in one order: the same bits on any number of threads. Rows and keys that
-causal masks hide from each other are left out, unless a number of q, k, v or dy is not finite.
+One thread computes all terms of an element in a fixed order, so results do not depend on the number of threads. Pairs
+of rows and keys that a causal mask excludes are skipped, unless an element of q, k, v or dy is not finite.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FUNCTIONS = ("pack_rows", "pack_keys", "scores", "by_keys", "by_rows")
 
 @cache
 def function(name: str, form: Form) -> str:
-    """The function `name` of the gradients of such attentions."""
+    """The text of the function `name` that computes the gradients."""
     return _Backward(form).function(name)
 
 
@@ -76,7 +76,7 @@ class _Backward(Attention):
         return self.add(self.mul(self.shared, self.w["group"]), g)
 
     def _is_infinite(self) -> str:
-        """Whether some number of the task's operands is not finite."""
+        """Whether some element of the task's operands is not finite."""
         w = self.w
         some = self.zeros_times(self.k, w["kt"], w["tk"], w["d"], self.m.c(0.0))
         some = self.zeros_times(self.v, w["vt"], w["tk"], w["dv"], some)
@@ -114,7 +114,7 @@ class _Backward(Attention):
         self.pack("pack_keys", "nr", self.k_block, w["kt"], self.k_panels, self.there, w["d"])
         self.pack("pack_keys", "nr", v_block, w["vt"], self.v_panels, self.there, w["dv"])
         first = self.i64(0)
-        if self.form.causal:  # the block of rows that sees the first key
+        if self.form.causal:  # the first block of rows that attends to the first key
             begin = self.mul(self.binary("divui", key, w["rows"]), w["rows"])
             first = self.choose(self.whole, 0, begin)
 
@@ -147,19 +147,19 @@ class _Backward(Attention):
         self.repeat(0, self.count, w["mr"], self._queries)
 
     def _sees(self, row: str) -> str:
-        """How many keys of the block a row of the block sees."""
+        """The number of keys of the block that a row of the block attends to."""
         if not self.form.causal:
             return self.there
         seen = self.sub(self.add(self.row0, row, 1), self.key)
         return self.at_least(self.at_most(seen, self.there), 0)
 
     def _width(self, row: str) -> str:
-        """How many keys of the block the rows of a tile are multiplied with, the last of which this is."""
+        """The number of keys of the block that a tile of rows is multiplied with. row: the last row of the tile."""
         seen = self._sees(row)
         return self.choose(self.whole, self.there, seen) if self.form.causal else seen
 
     def _products(self, a: str, b: str, c: str, channels: str) -> None:
-        """Rows times keys, of packed operands."""
+        """Write the product of rows and keys, both packed."""
         w = self.w
         high, across = (self.panel(w[channels], side) for side in ("mr", "nr"))
         line = self.mul(w["nr"], ITEM)
@@ -181,7 +181,7 @@ class _Backward(Attention):
         self.repeat(0, self.count, w["mr"], rows)
 
     def _weights(self, row: str) -> None:
-        """p and ds of one row, in the place of the products that they are made of."""
+        """Write p and ds of one row, which overwrite the products q kᵀ and dy vᵀ."""
         w, m = self.w, self.m
         seen = self._sees(row)
         inner = self._dot(row)
@@ -220,7 +220,7 @@ class _Backward(Attention):
         def part(j: str, sums: list[str]) -> list[str]:
             inside, offset = self.first(self.sub(w["dv"], j)), self.mul(j, ITEM)
             a, b = (self.load(self.at(x, offset), inside) for x in (dy, y))
-            # NaN, as the weighted sum of dp is, where a number of dy is infinite
+            # NaN where an element of dy is infinite, as eager's weighted sum of dp
             return [m.fma(a, m.c(0.0), m.fma(a, b, sums[0]))]
 
         (sums,) = self.vectors(w["dv"], [m.c(0.0)], part)
@@ -229,13 +229,13 @@ class _Backward(Attention):
     def _sum_over_rows(
         self, a: str, b: str, stride: str, c: str, c_stride: str, channels: str
     ) -> None:
-        """C += Aᵀ B: keys by channels, summed over the rows of the block."""
+        """Write C += Aᵀ B (keys × channels), summed over the rows of the block."""
         w = self.w
 
         def keys(i: str) -> None:
             count = self.at_most(w["mr"], self.sub(self.there, i))
             first = self.i64(0)
-            if self.form.causal:  # the first row that sees one of them
+            if self.form.causal:  # the first row that attends to one of them
                 sees = self.at_least(self.sub(self.add(self.key, i), self.row0), 0)
                 first = self.choose(self.whole, 0, sees)
             left = self.at(a, self.add(self.mul(i, ITEM), self.mul(first, w["across"])))
@@ -257,7 +257,7 @@ class _Backward(Attention):
         self.repeat(0, self.there, w["mr"], keys)
 
     def _queries(self, i: str) -> None:
-        """dq += ds k, of a tile's rows."""
+        """Write dq += ds k for the rows of a tile."""
         w = self.w
         count = self.at_most(w["mr"], self.sub(self.count, i))
         seen = self._width(self.sub(self.add(i, count), 1))

@@ -1,8 +1,8 @@
-"""Scores of few rows: 16 rows of q with keys that are read where they lie.
+"""Scores of few rows: 16 rows of q with keys that are read in place.
 
-A row of q is a lane, so each element of a key is loaded once for all of them, as a factor in every lane. Some keys are
-multiplied side by side: as many as hide how long a multiply-add takes, and no more, since keys whose distance is a
-power of two fall into few sets of the first-level cache. The sums of 16 keys are transposed in registers.
+Each row of q is a lane, so each element of a key is loaded once and broadcast to all lanes. Several keys are multiplied
+side by side to hide the latency of multiply-adds, but not more: keys whose distance is a power of two share few sets of
+the first-level cache. The sums of 16 keys are transposed in registers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from ..product.tile import ARGUMENTS, CHAIN
 
 @cache
 def few(name: str, beside: int) -> str:
-    """The function `name` of 16 rows of scores, whose arguments are those of a register tile: `%a` is a panel of q,
-    `%k_stride` the bytes between keys, and `%c` has room for 16 rows of whole vectors.
+    """The text of the function `name` that computes 16 rows of scores.
+
+    It has the arguments of a register tile (`product/tile.py`): `%a` is a panel of q, `%k_stride` the bytes between
+    keys, and `%c` has room for 16 rows of whole vectors.
 
     Args:
-        beside: keys that are multiplied side by side, a divisor of 16.
+        name: the function's name.
+        beside: the keys that are multiplied side by side, a divisor of 16.
     """
     e = Function()
     last = e.sub("%columns", 1)

@@ -1,16 +1,17 @@
-"""Attention's forward: blocks of keys, and a softmax that goes along.
+"""The forward of attention over blocks of keys, with a running softmax (FlashAttention).
 
-    for rows that share keys, handed out                (positions with the heads of a group; q is gathered, and packed)
-        for blocks of keys                              (packed, unless rows are few)
-            for strips of rows, a tile high             (scores, in the first cache)
+    for a task of rows that share keys                  (which a thread takes when it is free; q is gathered and packed)
+        for blocks of keys                              (packed, unless there are few rows)
+            for strips of rows, one tile high           (scores stay in the first-level cache)
                 s = q kᵀ scale + bias
                 m' = max(m, s)   p = exp(s - m')   l' = l exp(m - m') + Σ p
-                y = y exp(m - m') + p v                 (v is read where it lies)
-        y = y / l,  the logarithm of the sum m + log(l)
+                y = y exp(m - m') + p v                 (v is read in place)
+        y = y / l,  log-sum-exp = m + log(l)
 
-Row r of a group of heads is position r / group, head r mod group: each key and value is read once for all of them.
-A row that sees no key is 0, and so is its logarithm; a NaN among a row's scores is one in the row. Keys that no row of
-a strip sees are left out, unless a number of v is not finite: 0 times that is NaN.
+With grouped-query attention, row r is position r / group and head r mod group, so each key and value is read once for
+all heads that share it. A row without keys gives 0, and a log-sum-exp of 0. A NaN among a row's scores makes the row
+NaN. Keys that a mask hides from all rows of a strip are skipped, unless an element of v is not finite, since 0 times it
+is NaN.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _FUNCTIONS = ("pack_rows", "pack_keys", "scores", "values")
 
 @cache
 def function(name: str, form: Form) -> str:
-    """The function `name` of such attentions."""
+    """The text of the function `name` that computes the forward."""
     return _Forward(form).function(name)
 
 
@@ -50,7 +51,7 @@ class _Forward(Attention):
     def _task(self, t: str) -> None:
         w = self.w
         behind, at = self.split(t, self.pairs)
-        # the last rows first: where masks are causal, these see the most
+        # the last rows first: under a causal mask they attend to the most keys
         part = self.sub(self.sub(self.parts, 1), behind)
         self.batch, shared = self.split(at, self.shared_heads)
         self.first_head = self.mul(shared, w["group"])
@@ -79,12 +80,12 @@ class _Forward(Attention):
         self.repeat(0, self.count, 1, self._end)
 
     def _position(self, row: str) -> tuple[str, str]:
-        """The position of a row of the task, and its head."""
+        """The position and the head of a row of the task."""
         position, head = self.split(self.add(self.row0, row), self.w["group"])
         return position, self.add(self.first_head, head)
 
     def _gather(self, row: str) -> None:
-        """Copy a row of q, filled up with zeros."""
+        """Copy a row of q, padded with zeros to whole vectors."""
         position, head = self._position(row)
         source = self.line_of("q", self.batch, head, position)
         target = self.at(self.q, self.mul(row, self.w["q_line"]))
@@ -109,7 +110,7 @@ class _Forward(Attention):
         self.repeat(0, self.count, w["mr"], self._strip)
 
     def _sees(self, row: str) -> str:
-        """How many keys of the block a row of the task sees."""
+        """The number of keys of the block that a row of the task attends to."""
         if not self.form.causal:
             return self.there
         position, _ = self._position(row)
@@ -152,7 +153,10 @@ class _Forward(Attention):
         self.repeat(0, seen, w["nr"], columns)
 
     def _row(self, row: str, r: str, width: str) -> None:
-        """The softmax of one row of a strip so far. width: keys of the block that some row of the strip sees."""
+        """Write the running softmax of one row of a strip.
+
+        width: the keys of the block that some row of the strip attends to.
+        """
         w, m = self.w, self.m
         seen = self._sees(row)
         line_at = self.at(self.strip, self.mul(r, w["across"]))

@@ -1,4 +1,4 @@
-"""What kernels of attention are written with: words by name, tasks that are handed out, tiles, rows of scores."""
+"""The base of the attention kernels: arguments by name, tasks, tiles, rows of scores."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BYTES = f"vector<{LANES}xi8>"
 _WORDS = f"vector<{LANES}xi32>"
 _LONGS = f"vector<{LANES}xi64>"
 
-#: what the functions call besides what their words name
+#: external functions, besides those whose addresses are arguments
 EXTERNALS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
 
-#: words of both directions. Strides are in bytes: of batches, heads and positions (b, h, t), of the bias's keys (j)
+#: arguments of both directions. Strides are in bytes: of batches, heads and positions (b, h, t), of the bias's keys (j)
 COMMON = (
     *("q", "k", "v", "sums", "bias", "rng", "scratch"),
     *("batch", "heads", "group", "tq", "tk", "d", "dv", "scale", "drop", "stream"),
@@ -33,13 +33,14 @@ COMMON = (
 
 @record
 class Form:
-    """What the text of a kernel depends on.
+    """The variant of a kernel: everything that its text depends on.
 
     Attributes:
-        bias: "": none; else its element type, "f32" or "i1".
-        causal, dropout: whether there is such.
-        formula: whether a row whose scores are all -inf is NaN, rather than 0.
-        packed: whether k is; else it is read where it lies. panels: whether rows of q are.
+        bias: the element type of the bias, "f32" or "i1"; "": there is none.
+        causal, dropout: whether there is a causal mask, or dropout.
+        formula: whether a row whose scores are all -inf gives NaN rather than 0.
+        packed: whether k is packed; otherwise it is read in place.
+        panels: whether rows of q are packed.
     """
 
     bias: str = ""
@@ -51,7 +52,7 @@ class Form:
 
     @property
     def name(self) -> str:
-        """For the function's name."""
+        """A name of the variant, as a part of the function's name."""
         parts = (
             f"bias_{self.bias}" if self.bias else "",
             "causal" if self.causal else "",
@@ -65,14 +66,17 @@ class Form:
 class Attention(Function):
     """A kernel over float32 tensors.
 
-    names: its words; those of `addresses` are places, those of `functions` are called.
+    names: its arguments. addresses: those that are addresses. functions: those that are addresses of functions.
     """
 
     def __init__(
         self, form: Form, names: Sequence[str], addresses: Sequence[str], functions: Sequence[str]
     ) -> None:
         super().__init__()
-        absent = {"" if form.bias else "bias", "" if form.dropout else "rng"}  # words of 0
+        absent = {
+            "" if form.bias else "bias",
+            "" if form.dropout else "rng",
+        }  # arguments that are 0
         pointers = set(addresses) - absent
         self.form, self.m = form, Arith(self, VECTOR)
         self.one = Arith(self, "f32")
@@ -95,12 +99,12 @@ class Attention(Function):
     # -- numbers
 
     def _number(self, word: str) -> str:
-        """A float32 whose bits a word has."""
+        """The float32 whose bits are the argument `word`."""
         low = self(f"arith.trunci {self.w[word]} : i64 to i32")
         return self(f"arith.bitcast {low} : i32 to f32")
 
     def wide(self, x: str) -> str:
-        """A float32 in every lane."""
+        """A float32 broadcast to every lane."""
         return self(f"vector.broadcast {x} : f32 to {VECTOR}")
 
     def number(self, at: str) -> str:
@@ -108,11 +112,11 @@ class Attention(Function):
         return self(f"llvm.load {at} : !llvm.ptr -> f32")
 
     def put(self, x: str, at: str) -> None:
-        """Write a float32."""
+        """Store a float32 at an address."""
         self.line(f"llvm.store {x}, {at} : f32, !llvm.ptr")
 
     def exp(self, x: str) -> str:
-        """The exponential of a vector, none of whose numbers is greater than 0 but for rounding."""
+        """The exponential of a vector whose elements are at most 0 (up to rounding)."""
         return exponential.exp_of_negative(self.m, x)
 
     def total(self, x: str) -> str:
@@ -121,17 +125,17 @@ class Attention(Function):
         return self(f"vector.reduction <add>, {x}, {zero} fastmath<reassoc> : {VECTOR} into f32")
 
     def first(self, count: str) -> str:
-        """The first lanes, as many as there are."""
+        """A mask of the first `count` lanes."""
         return self.first_lanes(self.at_most(self.at_least(count, 0), LANES), LANES)
 
     def where(self, condition: str, x: str, y: str) -> str:
-        """A float32 by a condition."""
+        """The float32 `x` if the condition holds, otherwise `y`."""
         return self(f"arith.select {condition}, {x}, {y} : f32")
 
     # -- tasks
 
     def tasks(self, count: str, body: Callable[[str], None]) -> None:
-        """Run tasks 0 … count as threads come for them. The next one's number is at the start of scratch."""
+        """Run tasks 0 … count - 1. A free thread takes the next task, whose number is at the start of scratch."""
         counter = self.w["scratch"]
         me, team = self.thread("thread_num"), self.thread("num_threads")
         self.mine = self.at(counter, self.add(self.mul(me, self.w["each"]), HEAD))
@@ -156,7 +160,7 @@ class Attention(Function):
         self.line("}")
 
     def line_of(self, tensor: str, b: str, h: str, t: str | int, letter: str = "") -> str:
-        """The address of a position of a tensor. letter: of its strides."""
+        """The address of a batch element, head and position of a tensor. letter: the prefix of its strides' names."""
         letter = letter or tensor
         w = self.w
         return self.at(
@@ -167,7 +171,7 @@ class Attention(Function):
     # -- numbers that are not finite
 
     def zeros_times(self, at: str, stride: str, rows: str, columns: str, start: str) -> str:
-        """A vector plus 0 times all elements of some rows: NaN where one of them is not finite."""
+        """The vector `start` plus 0 times all elements of `rows` rows: NaN if one of them is not finite."""
 
         def row(i: str, sums: list[str]) -> list[str]:
             line = self.at(at, self.mul(i, stride))
@@ -189,13 +193,13 @@ class Attention(Function):
     # -- products
 
     def panel(self, channels: str, side: str) -> str:
-        """Bytes of a panel."""
+        """The bytes of a panel."""
         return self.mul(self.granules(channels, PADDED), PADDED * ITEM, self.w[side])
 
     def pack(
         self, function: str, side: str, source: str, stride: str, to: str, count: str, channels: str
     ) -> None:
-        """Pack positions into panels. side: how many a panel has (a word)."""
+        """Pack positions into panels. side: the argument that has the positions of a panel."""
         size, ahead = self.panel(channels, side), self.mul(self.w[side], ITEM)
 
         def one(p: str) -> None:
@@ -211,7 +215,7 @@ class Attention(Function):
         self, function: str, a: str, b: str, k_stride: str, k_size: str, c: str, row: str,
         rows: str, columns: str, more: str | int = 0, side: str | int = 0,
     ) -> None:  # fmt: skip
-        """C = A B of one tile, or C += A B; `product.tile` has the arguments."""
+        """Write a call that computes C = A B or C += A B for one tile; `product/tile.py` has the arguments."""
         more = self.i64(more) if isinstance(more, int) else more
         side = self.i64(side) if isinstance(side, int) else side
         nothing = (self.null, self.null, self.i64(0), self.i64(0))
@@ -223,14 +227,17 @@ class Attention(Function):
     def vectors(
         self, count: str, carried: Sequence[str], body: Callable[[str, list[str]], list[str]]
     ) -> list[str]:
-        """A loop over the first lanes of 16 each until `count`, that carries vectors of float32."""
+        """A loop over 0 … count in steps of 16 lanes, with carried vectors of float32."""
         return self.loop(0, count, LANES, [(x, VECTOR) for x in carried], body)
 
     def scored(self, raw: str, j: str, bias_row: str, seen: str) -> tuple[str, str]:
-        """Scores from products, scaled, with the bias, and which keys take part; -inf for the others.
+        """The scores of 16 keys (scaled products plus bias; -inf for masked keys), and the mask of keys that take part.
 
-        j: the first key's number in the block. bias_row: where the bias's row begins in this block. seen: how many
-        keys of the block the row sees.
+        Args:
+            raw: the products q kᵀ.
+            j: the number of the first key in the block.
+            bias_row: the address of the bias's row for this block.
+            seen: the number of keys of the block that the row attends to.
         """
         inside = self.first(self.sub(seen, j))
         x = self.m.mul(raw, self.scale)
@@ -245,7 +252,7 @@ class Attention(Function):
         return self.m.select(inside, x, self.m.c(float("-inf"))), inside
 
     def _bias(self, at: str, inside: str, once: str) -> str:
-        """A vector of the bias, or one element in every lane where its stride is 0."""
+        """A vector of the bias, or one element broadcast to every lane where its stride is 0."""
         boolean = self.form.bias == "i1"
         element, ty = ("i8", _BYTES) if boolean else ("f32", VECTOR)
         result = self.fresh("r")
@@ -262,7 +269,7 @@ class Attention(Function):
         return self(f"arith.cmpi ne, {result}, {self.const(0, _BYTES)} : {_BYTES}")
 
     def dropped(self, x: str, position: str) -> str:
-        """A vector with what dropout makes 0, and the rest over 1 - p. position: the first lane's element number."""
+        """A vector after dropout: elements are 0 or divided by 1 - p. position: the number of the first element."""
         wide = self(f"vector.broadcast {position} : i64 to {_LONGS}")
         index = self(f"arith.addi {wide}, {self.steps(LANES, 'i64')} : {_LONGS}")
         numbers = philox.emit(

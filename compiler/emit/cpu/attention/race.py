@@ -1,4 +1,4 @@
-"""The ways to make an attention of float32, as programs of one step each that can be timed."""
+"""Programs of one step each for a timed comparison of two attention kernels: gflow's own and PyTorch's."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ...aten_ops import ATTENTION, swapped
 from ..declarations import declarations
 from . import steps
 
-#: as every usual attention has it; times do not depend on it
+#: the scale of the scores; times do not depend on it
 SCALE = 0.125
 
 
 class _Steps:
-    """What steps are added to, without a function of the IR."""
+    """A list of steps that is not part of a program's builder."""
 
     def __init__(self) -> None:
         self.kernels: dict[str, str] = {}
@@ -40,7 +40,10 @@ class _Steps:
 def programs(
     contest: AttentionContest, blocks: AttentionBlocks, threads: int
 ) -> dict[str, Program]:
-    """Programs of q, k, v (of gradients also y, the logarithms of sums, and dy), by what makes it: "own" and "aten"."""
+    """The programs by kind of kernel, "own" and "aten".
+
+    Their inputs are q, k and v; for gradients also y, the log-sum-exp and dy.
+    """
     types = contest.types()
     names = ["q", "k", "v"] + (["y", "sums"] if contest.grad else [])
     read = {name: types[name] for name in names}
@@ -120,7 +123,7 @@ def _ref(t: steps.Tensor) -> TensorRef:
 
 
 def _reaching(step: Step, places: dict[str, Place], sizes: list[int], scratch: int) -> Step:
-    """The step with the bytes that it may touch behind each place among its words."""
+    """The step with `reach`: for each address among its arguments, the bytes that it may access from there."""
     assert isinstance(step, KernelStep)
     first_result = len(places)
     reach = []

@@ -1,4 +1,4 @@
-"""Attention of our own as steps: the words of `forward` and `backward`, and the functions that these name."""
+"""Steps of gflow's own attention kernels: the arguments of `forward` and `backward`, and the functions they call."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ..program_builder import Builder
 from . import backward, few, forward
 from .kernel import EXTERNALS, Form
 
-#: rows whose products are added up in one chain in gradients by k and v: sums of long ones are less exact than eager's
+#: the length of a chain of additions over rows in the gradients of k and v; longer ones are less exact than eager
 _ROWS = 24
 
-#: rows of v ahead that are prefetched
+#: how many rows ahead v is prefetched
 _AHEAD = 16
 
 _Words = dict[str, int | Place | KernelAddress]
@@ -55,7 +55,7 @@ class Settings:
 
 
 def attention(b: Builder, o: Op) -> None:
-    """The forward of `gflow.attention`."""
+    """Add the step of a `gflow.attention`."""
     tensors, bias, rng = _operands(b, o, 3)
     y, sums = (_tensor(b, v) for v in o.results)
     blocks, settings = b.choice.attention_blocks(), _settings(o)
@@ -65,7 +65,7 @@ def attention(b: Builder, o: Op) -> None:
 
 
 def attention_grad(b: Builder, o: Op) -> None:
-    """The gradients of `gflow.attention_grad`."""
+    """Add the step of a `gflow.attention_grad`."""
     tensors, bias, rng = _operands(b, o, 6)
     grads = [_tensor(b, v) for v in o.results[:3]]
     blocks = b.choice.attention_blocks()
@@ -79,7 +79,7 @@ def _tensor(b: Builder, value: int) -> Tensor:
 
 
 def _operands(b: Builder, o: Op, needed: int) -> tuple[list[Tensor], Tensor | None, Tensor | None]:
-    """An op's needed operands, its bias and its generator's state."""
+    """An op's first `needed` operands, its bias, and the state of its random generator; None where there is none."""
     tensors = [_tensor(b, v) for v in o.operands]
     found = extras([t.type for t in tensors], needed)
     bias, rng = (None if n is None else tensors[n] for n in (found.bias, found.rng))
@@ -103,7 +103,7 @@ def add_forward(
     scratch: Place,
     label: str,
 ) -> None:
-    """Add the step of a forward. tensors: q, k, v, the result, and the logarithms of sums."""
+    """Add the step of a forward. tensors: q, k, v, the result, and the log-sum-exp."""
     q, k, v, y, sums = tensors
     form = _form(bias, settings, blocks)
     words = _common(b, blocks, (q, k, v, sums), bias, rng, settings, scratch)
@@ -129,7 +129,7 @@ def add_backward(
     scratch: Place,
     label: str,
 ) -> None:
-    """Add the step of a backward. tensors: dy, q, k, v, y, the logarithms of sums; dq, dk, dv."""
+    """Add the step of a backward. tensors: dy, q, k, v, y, the log-sum-exp; dq, dk, dv."""
     dy, q, k, v, y, sums, dq, dk, dv = tensors
     form = _form(bias, settings, blocks)
     words = _common(b, blocks, (q, k, v, sums), bias, rng, settings, scratch)
@@ -194,19 +194,19 @@ def _common(
 
 
 def _strided(name: str, tensor: Tensor, letter: str) -> _Words:
-    """The address of [batch, position, head, channel], and bytes between its batches, heads and positions."""
+    """The address of a [batch, position, head, channel] tensor, and its strides in bytes, as arguments."""
     batch, position, head, _ = (ITEM * s for s in tensor.strides)
     return {name: tensor.place, f"{letter}b": batch, f"{letter}h": head, f"{letter}t": position}
 
 
 def _bits(x: float) -> int:
-    """A number as the bits of a float32."""
+    """The bits of a number as a float32."""
     (found,) = struct.unpack("<I", struct.pack("<f", x))
     return int(found)
 
 
 def _work(q: TensorType, k: TensorType, channels: int) -> int:
-    """Products of an attention, at most."""
+    """The most multiplications of one product of an attention (q kᵀ or p v)."""
     work = at_most(k.shape[1]) * at_most(channels)
     for n in q.shape[:3]:
         work *= at_most(n)
@@ -224,7 +224,7 @@ def _pack(b: Steps, width: int) -> KernelAddress:
 
 
 def _few(b: Steps, blocks: AttentionBlocks) -> KernelAddress:
-    """Scores of few rows."""
+    """The function that computes the scores of few rows."""
     height, width = blocks.tile
     name = f"scores_few_{width}" if blocks.panels else f"tile_dots_{height}x{width}"
     if name not in b.kernels:
@@ -235,8 +235,14 @@ def _few(b: Steps, blocks: AttentionBlocks) -> KernelAddress:
 def _tile(
     b: Steps, size: tuple[int, int], steps: tuple[int, int] | None, chain: int = tile.CHAIN
 ) -> KernelAddress:
-    """A register tile. size: its rows and columns. steps: of A, if that is a block of scores, whose B is read where it
-    lies. chain: products that are added up in one."""
+    """The function of a register tile.
+
+    Args:
+        b: the steps that the function is added to.
+        size: rows and columns of the tile.
+        steps: the strides of A in bytes, if A is a block of scores; B is then read in place. None: A is packed.
+        chain: the length of a chain of additions.
+    """
     height, width = size
     name = f"tile_{height}x{width}"
     if steps is not None:

@@ -1,6 +1,6 @@
-"""What all kernels for the CPU are written with: integers, words, loops, shares of threads, vectors in memory.
+"""The base of all CPU kernel writers: integers, arguments, loops, threads, vectors in memory.
 
-Fused regions (`writer`) and kernels written by hand (`template`) stand on it.
+Kernels of fused regions (`writer`) and hand-written kernels (`template`) use it.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from collections.abc import Callable, Sequence
 
 from .ssa_text import Emitter
 
-#: (initial value, type) of a value that a loop carries
+#: (initial value, type) of each loop-carried value
 Carried = Sequence[tuple[str, str]]
 
-#: of a loop: its position and the values that it carries → their new values
+#: the body of a loop: takes its position and the carried values, and returns their new values
 Body = Callable[[str, list[str]], list[str]]
 
-#: loops are written as wide as they should be: copies of their bodies would cost compile time
+#: loops are already unrolled as far as they should be; further unrolling by LLVM would cost compile time
 _KEEP_ROLLED = " {loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
 
 
 class Code(Emitter):
-    """MLIR text of one function, which takes one pointer to 64-bit words."""
+    """The MLIR text of a function that takes one pointer to its arguments, 64-bit words."""
 
     def load_word(self, i: int, ty: str) -> str:
-        """Word number `i`: an "i64", an "f64" or an "!llvm.ptr"."""
+        """Argument number `i`, of type "i64", "f64" or "!llvm.ptr"."""
         at = self(f"llvm.getelementptr %w[{i}] : (!llvm.ptr) -> !llvm.ptr, i64") if i else "%w"
         return self(f"llvm.load {at} : !llvm.ptr -> {ty}")
 
@@ -61,7 +61,7 @@ class Code(Emitter):
         return self.binary("divui", flat, size), self.binary("remui", flat, size)
 
     def granules(self, x: str, granule: str | int) -> str:
-        """How many granules cover `x`."""
+        """`x` / `granule`, rounded up."""
         return self.binary("ceildivsi", x, granule)
 
     def at_least(self, a: str | int, b: str | int) -> str:
@@ -86,7 +86,7 @@ class Code(Emitter):
         inits: Carried,
         body: Body,
     ) -> list[str]:
-        """A loop that carries values. LLVM makes no copies of its body."""
+        """A loop with carried values, which LLVM does not unroll. Returns their final values."""
         low, step = (self.i64(x) if isinstance(x, int) else x for x in (low, step))
         iv, names = self.fresh("i"), [self.fresh("a") for _ in inits]
         types = ", ".join(ty for _, ty in inits)
@@ -106,17 +106,17 @@ class Code(Emitter):
     # -- threads
 
     def thread(self, which: str) -> str:
-        """ "thread_num" or "num_threads" of the running team."""
+        """ "thread_num" or "num_threads" of the OpenMP team."""
         self.externals.add(f"omp_get_{which}")
         return self(f"arith.extsi {self(f'llvm.call @omp_get_{which}() : () -> i32')} : i32 to i64")
 
     def barrier(self) -> None:
-        """Wait for all of OpenMP's threads."""
+        """A barrier of all OpenMP threads."""
         self.externals.add("GOMP_barrier")
         self.line("llvm.call @GOMP_barrier() : () -> ()")
 
     def share(self, total: str, granule: int = 1) -> tuple[str, str]:
-        """This thread's part of 0…total, in whole granules."""
+        """This thread's part (low, high) of 0 … total, in multiples of `granule`."""
         tid, count = self.thread("thread_num"), self.thread("num_threads")
         part = self.granules(total, count)
         if granule > 1:
@@ -133,7 +133,7 @@ class Code(Emitter):
         return self(f"arith.cmpi slt, {self.steps(lanes, 'i32')}, {wide} : vector<{lanes}xi32>")
 
     def read(self, at: str, ty: str, align: int, mask: str | None) -> str:
-        """`ty` from address `at`; lanes that the mask excludes are 0."""
+        """Load a `ty` from address `at`; masked-off lanes are 0."""
         if mask is None:
             return self(f"llvm.load {at} {{alignment = {align} : i64}} : !llvm.ptr -> {ty}")
         return self(
@@ -142,7 +142,7 @@ class Code(Emitter):
         )
 
     def write(self, value: str, at: str, ty: str, align: int, mask: str | None) -> None:
-        """`value` to address `at`, but for lanes that the mask excludes."""
+        """Store `value` to address `at`, except masked-off lanes."""
         if mask is None:
             self.line(f"llvm.store {value}, {at} {{alignment = {align} : i64}} : {ty}, !llvm.ptr")
             return
@@ -152,7 +152,7 @@ class Code(Emitter):
         )
 
     def lane_offsets(self, stride: str, lanes: int) -> str:
-        """0, stride, 2·stride, … as i64 lanes."""
+        """A vector of i64: 0, stride, 2 · stride, …"""
         i64 = f"vector<{lanes}xi64>"
         wide = self(f"vector.broadcast {stride} : i64 to {i64}")
         return self(f"arith.muli {self.steps(lanes, 'i64')}, {wide} : {i64}")
@@ -165,7 +165,7 @@ class Code(Emitter):
         return self(f"llvm.getelementptr {at}[{offsets}] : {types}, {element}")
 
     def gather(self, at: str, stride: str, ty: str, align: int, mask: str | None) -> str:
-        """`ty` from elements that are `stride` apart, the first at `at`; lanes that the mask excludes are 0."""
+        """Load a `ty` from elements `stride` apart, the first at address `at`; masked-off lanes are 0."""
         lanes = _lanes(ty)
         pointers = self._lane_pointers(at, stride, ty)
         mask = mask or self.const(True, f"{lanes}xi1>")
@@ -177,7 +177,7 @@ class Code(Emitter):
     def scatter(
         self, value: str, at: str, stride: str, ty: str, align: int, mask: str | None
     ) -> None:
-        """`value` to elements that are `stride` apart, the first at `at`."""
+        """Store `value` to elements `stride` apart, the first at address `at`, except masked-off lanes."""
         lanes = _lanes(ty)
         pointers = self._lane_pointers(at, stride, ty)
         mask = mask or self.const(True, f"{lanes}xi1>")

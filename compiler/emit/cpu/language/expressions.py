@@ -1,4 +1,4 @@
-"""Values of the expression DAG at the writer's current position."""
+"""The values of a region's expression DAG at the writer's current position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .writer import Writer
 
 
 def value(w: Writer, i: int, lanes: int) -> str:
-    """Node `i`, as a scalar (lanes 0) or a vector."""
+    """The SSA name of node `i`, as a scalar (lanes 0) or a vector; its code is written if it isn't there yet."""
     node = w.k.nodes[i]
     own = lanes if i in w.varying else 0
     position = w.position if own else -1
@@ -92,7 +92,7 @@ def _index(w: Writer, slot: int, lanes: int) -> str:
 
 
 def needed(w: Writer, roots: Iterable[int]) -> set[int]:
-    """The nodes that some nodes are computed from, themselves included. Reductions are there by then."""
+    """The nodes that `roots` are computed from, themselves included, down to reductions, which are finished by then."""
     found: set[int] = set()
     stack = list(roots)
     while stack:
@@ -107,9 +107,15 @@ def needed(w: Writer, roots: Iterable[int]) -> set[int]:
 def hoist(
     w: Writer, depth: int, available: set[int], lanes: int = 0, only: set[int] | None = None
 ) -> None:
-    """Compute here what does not vary in the loops to come: nodes over `available` dimensions with at most `depth`
-    reductions below. With `lanes`, the vectors among them (at the current unroll position), else the scalars. only:
-    those that these loops use, all without it."""
+    """Write loop-invariant values before the loops that follow.
+
+    Args:
+        w: the writer.
+        depth: only nodes with at most so many reductions on a path below them.
+        available: only nodes that vary along no other dimensions.
+        lanes: 0: the scalars among them; otherwise the vectors, at the current unroll position.
+        only: the nodes that the loops use; None: all.
+    """
     for i, node in enumerate(w.k.nodes):
         if only is not None and i not in only:
             continue
@@ -119,8 +125,7 @@ def hoist(
 
 
 def write_stores(w: Writer, stores: Iterable[int], lanes: int) -> None:
-    """Write these stores. All values are computed before the first is written: a result may take the place of
-    an operand."""
+    """Write these stores. All values are computed before the first store, as a result may overwrite an operand."""
     values = [(i, value(w, w.k.stores[i].node, lanes)) for i in stores]
     for i, name in values:
         memory.store(w, i, name, lanes)

@@ -1,4 +1,4 @@
-"""Loads and stores at the writer's current position, and how element types lie in memory."""
+"""Loads and stores at the writer's current position, and element types in memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _ALIGN = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "i16": 2, "i8": 1}
 
 
 def storage(dtype: str) -> str:
-    """The element type that memory holds."""
+    """The MLIR type of an element in memory."""
     return _STORAGE.get(dtype, dtype.removeprefix("u"))
 
 
 def _decode(w: Writer, raw: str, dtype: str, lanes: int) -> str:
-    """A value as stored → as held in a register."""
+    """Convert a value from its type in memory to its type in a register."""
     if dtype == "i1":
         i8 = sc.shaped("i8", lanes)
         return w(f"arith.cmpi ne, {raw}, {w.const(0, i8)} : {i8}")
@@ -32,7 +32,7 @@ def _decode(w: Writer, raw: str, dtype: str, lanes: int) -> str:
 
 
 def _encode(w: Writer, value: str, dtype: str, lanes: int) -> str:
-    """A value as held in a register → as stored."""
+    """Convert a value from its type in a register to its type in memory."""
     if dtype == "i1":
         return w(f"arith.extui {value} : {sc.shaped('i1', lanes)} to {sc.shaped('i8', lanes)}")
     if dtype == "bf16":
@@ -57,12 +57,12 @@ def _address(w: Writer, name: str, i: int, access: Access) -> str:
 
 
 def load_address(w: Writer, i: int) -> str:
-    """Where load `i` of the kernel reads."""
+    """The address of load `i` of the kernel at the current position."""
     return _address(w, "lstride", i, w.k.loads[i])
 
 
 def load(w: Writer, i: int, lanes: int) -> str:
-    """Load `i` of the kernel."""
+    """The value of load `i` of the kernel at the current position, as a scalar (lanes 0) or a vector."""
     access = w.k.loads[i]
     element = storage(access.dtype)
     ty, align = sc.shaped(element, lanes), _ALIGN[element]
@@ -81,7 +81,7 @@ def load(w: Writer, i: int, lanes: int) -> str:
 
 
 def store(w: Writer, i: int, value: str, lanes: int) -> None:
-    """Store `i` of the kernel."""
+    """Write store `i` of the kernel at the current position."""
     access = w.k.stores[i]
     element = storage(access.dtype)
     ty, align = sc.shaped(element, lanes), _ALIGN[element]

@@ -1,7 +1,7 @@
-"""Which numbers a CPU kernel takes at run time, and how it walks its index space.
+"""The arguments of a region's CPU kernel, and the key of its structure.
 
-A kernel function takes one pointer to 64-bit words: addresses first, then sizes, strides and constants. What is
-in words is not in the code, so layers that differ in size only share one function; `structure` is what must agree.
+A kernel function takes one pointer to 64-bit words: addresses, then sizes, strides and constants. Since these numbers
+are arguments, layers that differ only in sizes share one function. Kernels share a function if `structure` is equal.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from gflow.compiler.kernel.selection.cpu.loops import Loops
 from gflow.dialects.records import record
 from gflow.dialects.types import FLOATS
 
-#: constants that stay in the code, where they may fold
+#: constants that are literals, which LLVM may fold
 _PLAIN = (0.0, 1.0, -1.0, 2.0, 0.5)
 
-#: terms of a sum that are added up in their own type; such runs are added up in float64
+#: the length of a block of terms that is summed in the terms' own type; the sums of blocks are added in float64
 BLOCK = 16
 
 
 @record
 class Word:
-    """One 64-bit argument: an operand's or result's address, or a number.
+    """A 64-bit argument: the address of an operand or result, or a number.
 
-    kind: "load", "store" (value: the access's position in the kernel), "scratch", "int" or "float".
+    kind: "load", "store" (`value` is the number of the load or store), "scratch", "int" or "float".
     """
 
     kind: str
     value: Any = 0
 
     def bits(self) -> int:
-        """A number as the 64 bits of an i64; a float as those of an f64."""
+        """The 64 bits of a number, as an int; those of a float are the bits of an f64."""
         if self.kind == "float":
             return struct.unpack("<q", struct.pack("<d", float(self.value)))[0]
         return int(self.value) - (1 << 64 if int(self.value) >= 1 << 63 else 0)
@@ -42,11 +42,12 @@ class Word:
 
 @dataclass
 class Plan(Loops):
-    """How a kernel runs, and its words.
+    """The loop nest of a kernel, and its arguments.
 
-    words: the kernel's arguments, in order.
-    index: where to find a word: ("load", i), ("store", i), ("size", d), ("lstride", i, d), ("istride", i, d),
-        ("sstride", i, d), ("const", node), ("scratch",), ("row",).
+    Attributes:
+        words: the arguments, in order.
+        index: the number of an argument by key: ("load", i), ("store", i), ("size", d), ("lstride", i, d),
+            ("istride", i, d), ("sstride", i, d), ("const", node), ("scratch",), ("row",).
     """
 
     words: list[Word] = field(default_factory=list)
@@ -54,7 +55,7 @@ class Plan(Loops):
 
 
 def plan_of(k: Kernel, loops: Loops) -> Plan:
-    """The words of a kernel that runs in a given loop order."""
+    """The arguments of a kernel with the given loop nest."""
     p = Plan(**vars(loops))
     for key, word in _list_words(k, p):
         p.index[key] = len(p.words)
@@ -63,12 +64,12 @@ def plan_of(k: Kernel, loops: Loops) -> Plan:
 
 
 def stride_class(stride: int) -> str:
-    """What the code knows of a stride: 0, 1 or "n"."""
+    """What the code depends on of a stride: "0", "1" or "n"."""
     return str(stride) if stride in (0, 1) else "n"
 
 
 def is_plain(value: Any, dtype: str) -> bool:
-    """Whether a constant stays in the code."""
+    """Whether a constant is a literal in the code rather than an argument."""
     return (
         dtype == "i1"
         or float(value) in _PLAIN
@@ -106,7 +107,7 @@ def _list_words(k: Kernel, p: Plan) -> Iterator[tuple[tuple[Any, ...], Word]]:
 
 
 def structure(k: Kernel, p: Plan) -> tuple[Any, ...]:
-    """A key: kernels with equal keys have the same code."""
+    """A key of the kernel's code: kernels with equal keys share a function."""
     nodes = tuple(
         (
             n.op,

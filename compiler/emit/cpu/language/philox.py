@@ -1,4 +1,4 @@
-"""Philox 4x32-10 on scalars or vectors; the definition is docs/random.md's."""
+"""Philox 4x32-10 on scalars or vectors, as defined in docs/random.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def _mulhilo(e: Emitter, a: str, m: int, lanes: int) -> tuple[str, str]:
 def bits(
     e: Emitter, stream: int | str, index: str, seed: str, offset: str, lanes: int
 ) -> list[str]:
-    """The four 32-bit words (as i64) of the block that holds element `index`. stream: a number, or an i64."""
+    """The four 32-bit words (as i64 values) of the Philox block that contains element `index`.
+
+    stream: the random op's stream number, as an int or an i64 value.
+    """
     i64, mask = shaped("i64", lanes), 0xFFFFFFFF
 
     def splat(x: str) -> str:
@@ -53,7 +56,7 @@ def bits(
 
 
 def emit(e: Emitter, kind: str, stream: int | str, args: list[str], dtype: str, lanes: int) -> str:
-    """Element `args[0]` of a draw; args are index, seed and offset."""
+    """The random number of element `args[0]`. args: index, seed and offset."""
     i64 = shaped("i64", lanes)
     words = bits(e, stream, args[0], args[1], args[2], lanes)
     lane = e(f"arith.andi {args[0]}, {e.const(3, i64)} : {i64}")
@@ -74,7 +77,7 @@ def emit(e: Emitter, kind: str, stream: int | str, args: list[str], dtype: str, 
 
 
 def _unit(e: Emitter, word: str, lanes: int) -> str:
-    """A word's upper 24 bits as f32 in [0, 1)."""
+    """A number in [0, 1) from the upper 24 bits of a word, as f32."""
     i64, i32, f32 = shaped("i64", lanes), shaped("i32", lanes), shaped("f32", lanes)
     top = e(f"arith.trunci {e(f'arith.shrui {word}, {e.const(8, i64)} : {i64}')} : {i64} to {i32}")
     return e(
@@ -89,7 +92,7 @@ def _finish(e: Emitter, x: str, dtype: str, lanes: int) -> str:
 
 
 def _normal(e: Emitter, words: list[str], lane: str, first: str, dtype: str, lanes: int) -> str:
-    """Box and Muller: a pair of words gives a pair of normal numbers, cosine first."""
+    """Normal numbers by the Box-Muller transform: a pair of words gives a pair of numbers, cosine first."""
     i64, f32 = shaped("i64", lanes), shaped("f32", lanes)
     a = _unit(e, select(e, first, words[0], words[2], i64, lanes), lanes)
     b = _unit(e, select(e, first, words[1], words[3], i64, lanes), lanes)

@@ -1,7 +1,7 @@
-"""Expensive values of a row, kept between the passes over it in scratch memory of the thread.
+"""Expensive values of a row, which are kept in the thread's scratch between passes over the row.
 
-A softmax needs exp(x - max) for its sum and again for its result: the first pass that computes it leaves it
-here, and the next reads it from the core's own cache.
+A softmax needs exp(x - max) for its sum and again for its result. The first pass stores it, and the next one reads it
+from the core's own cache.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from .writer import Writer
 
 
 def _address(w: Writer, i: int) -> tuple[str, str, int]:
-    """The place of node `i` at the current position of the row: address, type, alignment."""
+    """The address, type and alignment of the kept value of node `i` at the current position."""
     p = w.p
     flat = None
     for d in (*p.reduced, p.vector):
@@ -23,7 +23,7 @@ def _address(w: Writer, i: int) -> tuple[str, str, int]:
 
 
 def prepare(w: Writer) -> None:
-    """The base address of each kept value for this thread, once in a kernel."""
+    """Write the base address of each kept value for this thread, once in a kernel."""
     p = w.p
     if not p.cached:
         return
@@ -37,12 +37,12 @@ def prepare(w: Writer) -> None:
 
 
 def store(w: Writer, i: int, name: str) -> None:
-    """Keep a vector. Lanes beyond the row are written too: what lies there is written later or is padding."""
+    """Store a vector of node `i`. Lanes beyond the row are stored, too: they are padding, or are overwritten later."""
     at, ty, align = _address(w, i)
     w.write(name, at, ty, align, None)
 
 
 def load(w: Writer, i: int) -> str:
-    """The vector of node `i` that was kept for the present position of the row."""
+    """Load the vector of node `i` that was kept for the current position."""
     at, ty, align = _address(w, i)
     return w.read(at, ty, align, None)

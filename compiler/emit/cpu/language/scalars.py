@@ -1,7 +1,7 @@
-"""One elementwise op as MLIR text, on scalars or vectors.
+"""Elementwise ops as MLIR text, on scalars or vectors.
 
-Values in registers have a register type: halves are held as f32 (rounded where the IR says so),
-`ui8` and friends as signless integers, i1 as i1.
+Values in registers have a register type: half precision is held as f32 (and rounded where the IR rounds), unsigned
+integers as signless ones, i1 as i1.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ def register_dtype(dtype: str) -> str:
 
 
 def shaped(dtype: str, lanes: int) -> str:
-    """`f32` for one lane (0 means a scalar), `vector<16xf32>` for more; `dtype` is a register type."""
+    """The MLIR type of `lanes` values of a register type: `vector<16xf32>`, or `f32` for 0 lanes (a scalar)."""
     return f"vector<{lanes}x{dtype}>" if lanes else dtype
 
 
 def register_type(dtype: str, lanes: int) -> str:
-    """MLIR's type for `lanes` values of a dtype in registers, where they may be wider than in memory; 0 lanes:
-    a scalar."""
+    """The MLIR type of `lanes` values of an element type in registers; 0 lanes: a scalar."""
     return shaped(register_dtype(dtype), lanes)
 
 
@@ -42,7 +41,7 @@ def is_unsigned(dtype: str) -> bool:
 
 
 def round_half(e: Emitter, x: str, dtype: str, lanes: int) -> str:
-    """`x` (f32) rounded to a half type and held as f32 again, to nearest even."""
+    """`x` (f32) rounded to f16 or bf16, to nearest even, as f32."""
     f32 = shaped("f32", lanes)
     if dtype == "f16":
         narrow = e(f"arith.truncf {x} : {f32} to {shaped('f16', lanes)}")
@@ -65,7 +64,7 @@ def bf16_bits(e: Emitter, x: str, lanes: int) -> str:
 
 
 def _pred(lanes: int) -> str:
-    """The predicate type that `arith.select` spells out for vectors only."""
+    """The type of the condition in `arith.select`'s assembly, which is written for vectors only."""
     return f"{shaped('i1', lanes)}, " if lanes else ""
 
 
@@ -107,7 +106,7 @@ _FLOAT_PREDICATES = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "
 
 
 def compare(e: Emitter, predicate: str, a: str, b: str, dtype: str, lanes: int) -> str:
-    """`arith.cmpf` or `arith.cmpi`, as the dtype asks. predicate: eq, ne, lt, le, gt or ge."""
+    """`arith.cmpf` or `arith.cmpi`, by dtype. predicate: eq, ne, lt, le, gt or ge."""
     ty = register_type(dtype, lanes)
     if dtype in FLOATS:
         return e(f"arith.cmpf {_FLOAT_PREDICATES[predicate]}, {a}, {b} : {ty}")
@@ -161,7 +160,7 @@ def elementwise(
 
 
 def _div_parts(e: Emitter, args: list[str], dtype: str, lanes: int) -> tuple[str, str, str]:
-    """A divisor that is never 0 (nor -1, which overflows), and where the true one is 0 and -1."""
+    """A divisor that is neither 0 nor -1 (which overflows), and whether the true divisor is 0, and whether it is -1."""
     ty = register_type(dtype, lanes)
     zero = e(f"arith.cmpi eq, {args[1]}, {e.const(0, ty)} : {ty}")
     safe = select(e, zero, e.const(1, ty), args[1], ty, lanes)
@@ -203,7 +202,7 @@ def _remainder(e: Emitter, args: list[str], dtype: str, lanes: int) -> str:
 
 
 def _pow(e: Emitter, args: list[str], dtype: str, lanes: int) -> str:
-    """Square and multiply, wrapping around as C does; a negative exponent gives 0 but for bases 1 and -1."""
+    """Integer powers by square and multiply, with wrap-around. Negative exponents give 0 except for bases 1 and -1."""
     ty = register_type(dtype, lanes)
     bits = int(register_dtype(dtype)[1:])
     one, zero = e.const(1, ty), e.const(0, ty)
@@ -288,7 +287,7 @@ _IDENTITY: dict[str, float] = {"sum": 0, "prod": 1, "any": 0, "all": 1}
 
 
 def identity(e: Emitter, kind: str, dtype: str, lanes: int) -> str:
-    """The value that leaves a reduction as it is."""
+    """The identity element of a reduction."""
     ty = register_type(dtype, lanes)
     if kind in _IDENTITY:
         return e.const(_IDENTITY[kind], ty)
@@ -308,7 +307,7 @@ def combine(e: Emitter, kind: str, a: str, b: str, dtype: str, lanes: int) -> st
     name = COMBINED_BY[kind]
     if dtype == "i1":
         name = {"max": "or", "min": "and", "sum": "or", "prod": "and"}.get(kind, name)
-    # partial results of halves stay in f32
+    # partial results of half precision stay in f32
     source = "f32" if dtype in HALVES else dtype
     return elementwise(e, name, [a, b], [source, source], source, {}, lanes)
 

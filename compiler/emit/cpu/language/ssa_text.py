@@ -1,8 +1,7 @@
-"""A small writer of MLIR text in SSA form.
+"""A writer of MLIR text in SSA form.
 
-Kernels are written as text and parsed once per module: formatting a line costs about a
-microsecond, building the same operation through the bindings costs ten times that, and the
-text is what `gflow-opt --emit=kernels` shows.
+Kernels are written as text and parsed once for each module. Formatting a line takes about a microsecond, and building
+the same operation through the Python bindings ten times that. `gflow-opt --emit=kernels` prints the text.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _FLOAT_BITS = {"f32": ("<f", "<I", 8), "f64": ("<d", "<Q", 16)}
 
 
 def float_literal(value: float, scalar: str) -> str:
-    """`value` as an MLIR literal of type `scalar`, exact to the bit for f32/f64 (hex), inf and nan included."""
+    """`value` as an MLIR literal of type `scalar`. For f32 and f64 it is exact (hexadecimal), also for inf and NaN."""
     if scalar in _FLOAT_BITS:
         pack, unpack, digits = _FLOAT_BITS[scalar]
         try:
@@ -27,7 +26,7 @@ def float_literal(value: float, scalar: str) -> str:
 
 
 class Emitter:
-    """Appends operations to a text buffer and names their results.
+    """Appends operations to a text and names their results.
 
     `e("arith.addf %a, %b : f32")` appends `%v7 = arith.addf %a, %b : f32` and returns `%v7`.
     `const` values are emitted once, at the entry of the function that is being written.
@@ -57,7 +56,7 @@ class Emitter:
 
     @contextmanager
     def indented(self) -> Iterator[None]:
-        """What is written inside is indented by one level more."""
+        """Indent the lines that are written inside this context."""
         self._indent += 1
         yield
         self._indent -= 1
@@ -83,7 +82,7 @@ class Emitter:
         return self._constants.setdefault((literal, f"vector<{lanes}x{scalar}>"), self.fresh("c"))
 
     def constant_lines(self) -> list[str]:
-        """The definitions of all constants asked for so far, to stand at the function's entry."""
+        """The definitions of all constants that were used so far, for the function's entry."""
         lines = []
         for (literal, ty), name in self._constants.items():
             if ty.startswith("vector<"):
@@ -95,5 +94,5 @@ class Emitter:
         return lines
 
     def text(self) -> str:
-        """Constants first, then the body."""
+        """The text: constants, then the body."""
         return "\n".join(self.constant_lines() + self._body)

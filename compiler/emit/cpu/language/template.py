@@ -1,6 +1,6 @@
-"""Writing a fixed kernel by hand: named words, vectors of float32.
+"""Hand-written kernels: arguments by name, vectors of float32.
 
-Used by the convolution kernels, whose loops are not those of a fused region.
+The convolution kernels use it, since their loops are not those of a fused region.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _MASK = f"vector<{LANES}xi1>"
 
 
 class Template(Code):
-    """A kernel over f32 data whose arguments are words with names.
+    """A kernel over float32 data whose arguments have names.
 
-    `t["h"]` is the value of word `h`. pointers: which words are addresses.
+    `t["h"]` is the value of argument `h`. pointers: the arguments that are addresses.
     """
 
     def __init__(self, words: Sequence[str], pointers: Sequence[str]) -> None:
@@ -45,7 +45,7 @@ class Template(Code):
         return self.first_lanes(self.at_most(count, LANES), LANES)
 
     def both(self, mask: str, condition: str) -> str:
-        """The mask, or no lane where the scalar condition is false."""
+        """The mask if the scalar condition holds; otherwise a mask without lanes."""
         wide = self(f"vector.broadcast {condition} : i1 to {_MASK}")
         return self(f"arith.andi {mask}, {wide} : {_MASK}")
 
@@ -71,7 +71,7 @@ class Template(Code):
             self.write(value, at, F32, 4, mask)
 
     def accumulate(self, low: str | int, high: str, sums: Sequence[str], body: Body) -> list[str]:
-        """A loop over low…high that carries vectors."""
+        """A loop over low … high with carried vectors; returns their final values."""
         return self.loop(low, high, 1, [(s, F32) for s in sums], body)
 
     def fma(self, a: str, b: str, c: str) -> str:
@@ -83,5 +83,5 @@ class Template(Code):
         return self(f"arith.addf {a}, {b} : {F32}")
 
     def function(self, name: str) -> str:
-        """The text as an `llvm.func` that takes the address of its words."""
+        """The text as an `llvm.func` that takes the address of its arguments."""
         return f"  llvm.func @{name}(%w: !llvm.ptr) {{\n{self.text()}\n    llvm.return\n  }}"

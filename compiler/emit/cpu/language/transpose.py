@@ -1,4 +1,4 @@
-"""Transposition of 16 × 16 words in registers."""
+"""Transposition of 16 × 16 32-bit words in registers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORDS = f"vector<{SIDE}xi32>"
 
 
 def transposed(e: Emitter, rows: Sequence[str]) -> list[str]:
-    """16 vectors of 16 words as those of the other direction: 64 shuffles, each an instruction of AVX-512."""
+    """The transpose of 16 vectors of 16 words, by 64 shuffles, each of which is one AVX-512 instruction."""
 
     def shuffle(a: str, b: str, lanes: list[int]) -> str:
         return e(f"vector.shuffle {a}, {b} {lanes} : {WORDS}, {WORDS}")
@@ -27,7 +27,7 @@ def transposed(e: Emitter, rows: Sequence[str]) -> list[str]:
         return shuffle(a, b, lanes)
 
     def doubles(a: str, b: str, high: int) -> str:
-        """The same of pairs of words."""
+        """The lower or upper pair of words of each quarter, alternating."""
         lanes = []
         for quarter in range(0, SIDE, 4):
             i = quarter + 2 * high
@@ -35,7 +35,7 @@ def transposed(e: Emitter, rows: Sequence[str]) -> list[str]:
         return shuffle(a, b, lanes)
 
     def quarters(a: str, b: str, odd: int) -> str:
-        """The even or odd quarters of both."""
+        """The even or odd quarters of both vectors."""
         lanes = [SIDE * s + 4 * q + j for s in (0, 1) for q in (odd, odd + 2) for j in range(4)]
         return shuffle(a, b, lanes)
 

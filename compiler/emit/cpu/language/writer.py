@@ -1,7 +1,7 @@
-"""The state of one kernel's text as it is written: words, loop positions, scopes, loops.
+"""The writer of a region's kernel: arguments, loop positions, scopes, loops.
 
-What to write is decided elsewhere: `expressions` (values), `memory` (loads and stores), `reductions`
-(accumulators), and one module for each loop structure (`pointwise`, `row`, `column`).
+Other modules write the contents: `expressions` (values), `memory` (loads and stores), `reductions` (accumulators), and
+one module for each loop structure (`pointwise`, `row`, `column`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ T = TypeVar("T")
 
 
 class Writer(Code):
-    """One kernel in the making.
+    """The writer of one kernel.
 
-    env: (node, lanes, unroll position) → SSA name, in nested scopes; position -1 for what all positions share.
-    iv: dimension → its current position.
-    mask: which lanes are real; None if all are.
-    position: which of the vectors side by side is being written.
-    phase: the pass over the reduced dimensions that is being written, from 1.
-    varying: nodes that differ from lane to lane.
-    turned: load → the address of its transposed block, in which vectors' positions are those of its elements.
+    Attributes:
+        env: SSA names by (node, lanes, unroll position), in nested scopes; position -1: shared by all positions.
+        iv: the current position, by dimension.
+        mask: the mask of the lanes inside the index space; None if all are.
+        position: the unroll position that is being written: one of the vectors side by side.
+        phase: the pass over the reduced dimensions that is being written, from 1.
+        varying: the nodes that vary along the vectorized dimension.
+        turned: for each transposed load, the address of its transposed block.
     """
 
     def __init__(self, k: Kernel, p: Plan) -> None:
@@ -48,15 +49,15 @@ class Writer(Code):
     # -- words and numbers
 
     def word(self, *key: object) -> str:
-        """The value of a word of the kernel, by its key in the plan's index."""
+        """The value of an argument, by its key in `Plan.index`."""
         return self.words[self.p.index[key]]
 
     def size(self, d: int) -> str:
-        """The size of dimension `d`, an i64."""
+        """The size of dimension `d` as an i64."""
         return self.word("size", d)
 
     def linear(self, name: str, i: int, strides: tuple[int, ...]) -> str | None:
-        """The sum of position times stride over all dimensions; None for 0."""
+        """The sum of position times stride over all dimensions, in elements; None for 0."""
         total = None
         for d, stride in enumerate(strides):
             if not stride:
@@ -68,7 +69,7 @@ class Writer(Code):
         return total
 
     def product(self, dims: Iterable[int]) -> str:
-        """The product of dimensions' sizes, an i64; 1 of none."""
+        """The product of the sizes of `dims` as an i64; 1 without dimensions."""
         total = None
         for d in dims:
             total = self.size(d) if total is None else self.mul(total, self.size(d))
@@ -77,14 +78,14 @@ class Writer(Code):
     # -- scopes and loops
 
     def scoped(self, body: Callable[[], T]) -> T:
-        """Run `body`; what it computes isn't visible after."""
+        """Call `body` in a scope of its own: values that it defines are not visible afterwards."""
         env, iv, mask = dict(self.env), dict(self.iv), self.mask
         result = body()
         self.env, self.iv, self.mask = env, iv, mask
         return result
 
     def walk(self, low: str, high: str, step: str, inits: Carried, body: Body) -> list[str]:
-        """A loop with a scope of its own."""
+        """A loop with carried values whose body has a scope of its own."""
 
         def inner(iv: str, carried: list[str]) -> list[str]:
             return self.scoped(lambda: body(iv, carried))
@@ -92,7 +93,7 @@ class Writer(Code):
         return self.loop(low, high, step, inits, inner)
 
     def repeat(self, low: str, high: str, body: Callable[[str], None], step: str = "") -> None:
-        """A loop that carries nothing."""
+        """A loop without carried values."""
 
         def run(iv: str, _: list[str]) -> list[str]:
             body(iv)
@@ -101,7 +102,7 @@ class Writer(Code):
         self.walk(low, high, step or self.i64(1), [], run)
 
     def when(self, condition: str, inits: Carried, body: Callable[[], list[str]]) -> list[str]:
-        """`body`'s values if `condition` holds, else the given ones."""
+        """The values of `body` if `condition` holds, otherwise the initial ones (`scf.if`)."""
         types = ", ".join(ty for _, ty in inits)
         result = self.fresh("r") if inits else ""
         head = f"{result}:{len(inits)} = " if inits else ""
@@ -120,7 +121,7 @@ class Writer(Code):
     def vectors(
         self, low: str, high: str, inits: Carried, body: Callable[[list[str]], list[str]]
     ) -> list[str]:
-        """Whole vectors from low to high, then (unless the plan rules it out) one masked vector for the rest."""
+        """A loop over whole vectors from low to high, then one masked vector for the rest unless `whole` is set."""
         n, d = self.i64(self.lanes), self.p.vector
 
         def full(iv: str, carried: list[str]) -> list[str]:
@@ -148,7 +149,7 @@ class Writer(Code):
         inside: Callable[[list[str]], list[str]],
         bounds: tuple[str, str] | None = None,
     ) -> list[str]:
-        """Loops over `dims`, outermost first, that carry values; `bounds` limits the outermost."""
+        """Nested loops over `dims`, outermost first, with carried values. bounds: limits of the outermost loop."""
         if not dims:
             return inside([v for v, _ in inits])
         low, high = bounds or (self.i64(0), self.size(dims[0]))
@@ -161,7 +162,7 @@ class Writer(Code):
         return self.walk(low, high, self.i64(1), inits, step)
 
     def set_position(self, dims: tuple[int, ...], flat: str) -> None:
-        """Positions along `dims` from one flat index over them, row-major."""
+        """Set the positions along `dims` from a flat row-major index over them."""
         for d in reversed(dims[1:]):
             flat, self.iv[d] = self.split(flat, self.size(d))
         if dims:
@@ -169,7 +170,7 @@ class Writer(Code):
 
 
 def _varying(k: Kernel, p: Plan) -> set[int]:
-    """Nodes that differ along the vector's dimension. Where vectors run along a kept one, reductions do."""
+    """The nodes that vary along the vectorized dimension; in a "column" kernel, reductions vary along it, too."""
     found: set[int] = set()
     for i, node in enumerate(k.nodes):
         kept_vector = node.op == "reduce" and p.mode == "column"

@@ -1,11 +1,11 @@
-"""The function that runs blocked matrix products: the loops over blocks around packing and register tiles.
+"""gflow's own float32 matrix product: the loops over blocks, around packing and register tiles (after BLIS).
 
-    for columns of B in blocks, K in blocks              (each block of B is packed by all threads)
-        for blocks of rows, handed out one by one        (whoever takes one packs its rows of A)
-            for tiles of the block                       (sums in registers, then what follows)
+    for blocks of columns of B, blocks of K              (all threads pack the block of B together)
+        for blocks of rows                               (a free thread takes the next one, and packs its rows of A)
+            for tiles of the block                       (accumulators in registers, then the epilogue)
 
 One function serves all sizes: sizes, strides, blocks and the addresses of the functions that pack and multiply are
-kernel arguments. Threads take blocks of rows one by one, so a thread that the system delays leaves the rest to the
+kernel arguments. Threads take blocks of rows dynamically, so a thread that the system delays does not hold up the
 others. If a batch has at least as many products as there are threads, each thread computes whole products (`alone`).
 """
 
@@ -19,8 +19,8 @@ from gflow.compiler.kernel.blocks import HEAD, PADDED
 from . import panels, tile
 from .function import ITEM, Function
 
-#: what the function takes. Strides of a, b, c and of the batch are in bytes. first: the number of C's first row, for
-#: what follows. gathers: rows of A are windows of a, of these sizes, which `pack_a` gathers.
+#: the function's arguments. Strides of a, b, c and of the batch are in bytes. first: the number of C's first row, for
+#: the epilogue. gathers: rows of A are patches of a convolution's input, which `pack_a` gathers.
 WORDS = (
     *("a", "b", "c", "scratch", "pack_a", "pack_b", "tile", "finish"),
     *("m", "n", "k", "am", "ak", "bk", "bn", "cm", "batch", "sa", "sb", "sc", "add"),
@@ -40,8 +40,8 @@ WORDS = (
     ),
     *("gathers", *(f"window_{name}" for name in panels.WINDOWS)),
 )
-#: values of `direct`: B is packed; is read where it lies, its columns side by side; neither A nor B is packed, and the
-#: each of them is contiguous along K
+#: values of `direct`: B is packed; B is read in place, with contiguous columns; neither A nor B is packed, and both are
+#: contiguous along K
 PACKED, COLUMNS, DOTS = 0, 1, 2
 
 _POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:8]
@@ -49,11 +49,11 @@ _POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:8]
 
 @cache
 def function(name: str) -> str:
-    """The function `name` that runs blocked products."""
+    """The text of the function `name` that computes blocked products."""
     return _Blocked().function(name)
 
 
-#: what the function calls besides what its words name
+#: external functions, besides those whose addresses are arguments
 EXTERNALS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
 
 
@@ -120,7 +120,7 @@ class _Blocked(Function):
         self.branch(self.packs, self._pack_columns)
         self.branch(self.together, self.barrier)
         self._blocks()
-        # the blocks are written again for what comes next
+        # the packed blocks are overwritten in the next iteration
         ends = self(f"arith.andi {last}, {self.last_product} : i1")
         end = self.compare("sge", self.add(self.jc, self.across), w["n"])
         ends = self(f"arith.andi {ends}, {end} : i1")
@@ -129,7 +129,7 @@ class _Blocked(Function):
         self.branch(meet, self.barrier)
 
     def _pack_columns(self) -> None:
-        """This thread's panels of the block of B."""
+        """Pack this thread's panels of the block of B."""
         w = self.w
         source = self.at(self.b, self.add(self.mul(self.jc, w["bn"]), self.mul(self.pc, w["bk"])))
         ahead = self.mul(self.team, w["nr"], ITEM)
@@ -147,7 +147,7 @@ class _Blocked(Function):
         self.repeat(self.me, self.granules(self.across, w["nr"]), self.team, panel)
 
     def _blocks(self) -> None:
-        """Blocks of rows, and of columns where those are few, as long as there are any left."""
+        """Compute shares (blocks of rows, or of rows and columns if there are few rows) until none are left."""
         w = self.w
         along = self.granules(self.across, w["cols"])
         count = self.mul(self.granules(w["m"], w["mc"]), along)

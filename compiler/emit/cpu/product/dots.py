@@ -1,7 +1,8 @@
-"""Products of few rows whose operands are both contiguous along K: nothing is packed.
+"""Products of few rows whose operands are both contiguous along K, as dot products without packing.
 
-16 sums of vectors at a time, of some rows and columns: 1 × 16, 2 × 8, 4 × 4 or 8 × 2. 30 shuffles and 15 additions make
-16 numbers of them. A strip of 64 columns is gathered on the stack, and goes on as a tile of other products does.
+16 vectors of partial sums are accumulated at a time, for 1 × 16, 2 × 8, 4 × 4 or 8 × 2 rows × columns. 30 shuffles and
+15 additions reduce them to 16 numbers. A strip of 64 columns is collected on the stack and then stored, or processed by
+the epilogue, as other tiles are.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from gflow.compiler.kernel.selection.cpu.blocking import STRIP
 from .function import ITEM, LANES, VECTOR
 from .tile import ARGUMENTS, Tile
 
-#: columns side by side that are few
+#: up to so many columns side by side, the kernel prefetches explicitly
 _FEW = 4
 
 #: rows of a strip
@@ -22,7 +23,10 @@ ROWS = (1, 2, 4, 8)
 
 @cache
 def dots(name: str, rows: int) -> str:
-    """The function `name` of a strip of so many rows: 1, 2, 4 or 8. `%k_stride` is the bytes between columns of B."""
+    """The text of the function `name` that computes a strip of `rows` rows: 1, 2, 4 or 8.
+
+    It has the arguments of a register tile (`tile.py`); `%k_stride` is the bytes between columns of B.
+    """
     return _Dots(rows).function(name, ARGUMENTS)
 
 
@@ -42,7 +46,7 @@ class _Dots(Tile):
 
     def _columns(self, j: str) -> None:
         last = self.sub("%columns", 1)
-        # what comes next, where few columns go on side by side: else the processor fetches along each by itself
+        # prefetch the next columns if few are read side by side; otherwise the hardware prefetcher follows each of them
         ahead = self.mul("%k_stride", self.beside)
         columns = [
             self.at("%b", self.mul(self.at_most(self.add(j, c), last), "%k_stride"))
@@ -70,7 +74,7 @@ class _Dots(Tile):
         self._spread(self._added(sums), j)
 
     def _added(self, sums: list[str]) -> str:
-        """The sums of the lanes of 16 vectors, as lanes in their order."""
+        """The sums of the lanes of 16 vectors, as the lanes of one vector."""
         low = [LANES * s + 4 * q + i for q in range(4) for i in (0, 1) for s in (0, 1)]
         pair = [4 * q + LANES * s + i for q in range(4) for s in (0, 1) for i in (0, 1)]
         even = [LANES * s + 4 * q + i for s in (0, 1) for q in (0, 2) for i in range(4)]
@@ -86,7 +90,7 @@ class _Dots(Tile):
         return self(f"vector.shuffle {a}, {b} {lanes} : {VECTOR}, {VECTOR}")
 
     def _spread(self, sums: str, j: str) -> None:
-        """Store 16 sums, rows side by side, in the strip."""
+        """Store 16 sums in the strip, from column `j` on."""
         n, order = (
             self.beside,
             [c * self.rows + r for r in range(self.rows) for c in range(self.beside)],

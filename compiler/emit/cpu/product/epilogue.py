@@ -1,8 +1,8 @@
-"""What follows a contraction in one fused op, run piece by piece on the rows it has just made.
+"""The epilogue of a contraction in a fused op, which runs on chunks of rows that were just computed.
 
-The contraction's result is a matrix of rows, the innermost dimension across. It goes straight to where
-the fused op returns it, or into a result's buffer where the epilogue overwrites it, or, where that one
-holds an operand still, into scratch of one piece.
+The contraction's result is a matrix whose columns are its innermost dimension. It is written to the buffer of the fused
+op's result if the op returns it, else to the buffer of a result that the epilogue overwrites. If these buffers still
+hold operands, it is written to scratch that holds one chunk.
 """
 
 from __future__ import annotations
@@ -27,11 +27,17 @@ from .finish import Words, finish
 
 @dataclass
 class Epilogue:
-    """The kernel that runs on rows of the root's result.
+    """The epilogue of a contraction.
 
-    made: the rows of the root's result, and the kernel. place: the first one's, or None if each piece lies in scratch.
-    copy_to: where the result goes, too, if that is not row-major: place and strides.
-    tiled: the kernel by tiles of the result, which stores the result itself, too, if that is returned.
+    Attributes:
+        b: the builder.
+        loads, stores: addresses by number of operand and result.
+        label: for messages and profiles.
+        made: the rows of the contraction's result, and the epilogue's kernel.
+        place: the address of the first row; None: each chunk is in scratch.
+        copy_to: the address and strides to which the contraction's result is copied, if it is returned in a layout that
+            isn't row-major.
+        tiled: the epilogue by tiles; it also stores the contraction's result if that is returned. None: it needs rows.
     """
 
     b: Builder
@@ -44,10 +50,12 @@ class Epilogue:
     tiled: Tiled | None = None
 
     def finish(self, width: int) -> tuple[KernelAddress, Words]:
-        """What follows as a function that products call on each tile, of so many columns.
+        """The epilogue as a function that product kernels call on each tile: its address, and its arguments.
+
+        width: the columns of a tile.
 
         Raises:
-            CannotLower: it cannot run by tiles.
+            CannotLower: the epilogue cannot run on tiles.
         """
         self.b.choice.check(self.tiled is not None, "runs an epilogue on tiles that needs all rows")
         assert self.tiled is not None
@@ -56,23 +64,23 @@ class Epilogue:
 
     @property
     def rows(self) -> int:
-        """The number of rows of the root's result."""
+        """The number of rows of the contraction's result."""
         return self.made.rows
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of the root's result."""
+        """The bytes of one row of the contraction's result."""
         return self.made.width * self.made.type.itemsize
 
     def target(self, first: int, scratch: Place) -> Place:
-        """Where to write rows from `first` on. scratch: where, if they have no place."""
+        """The address for rows from number `first` on. scratch: the address of chunks without a buffer of their own."""
         if self.place is None:
             return scratch
         offset = self.place.offset + first * self.row_bytes
         return Place(self.place.space, self.place.index, offset)
 
     def run(self, first: int, count: Count, at: Place) -> None:
-        """Add the kernel's step for rows first…first+count, which lie at `at`."""
+        """Add the epilogue's step for rows first … first + count - 1, which are at the address `at`."""
         k, step, part = self.made.part(count), 0, None
         if k is not self.made.kernel:
             unit = k.numel // k.sizes[0]
@@ -89,9 +97,9 @@ class Epilogue:
 
 
 def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
-    """The contraction of a fused op as an op of its own, and what follows it.
+    """Split a fused op into its contraction and its epilogue.
 
-    The contraction's result becomes a new value of the body, without a place.
+    The contraction becomes an op of its own. Its result is a new value of the function's body, without an address.
     """
     operands = [o.operands[n] for n in root_operands(root)]
     ty = builder.type_of(root.results[0])
@@ -128,7 +136,10 @@ def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
 
 
 def _borrowed(b: Builder, o: Op, ty: TensorType) -> Place | None:
-    """A result's buffer that the contraction can write to first: as large, and no operand's."""
+    """The buffer of a result to which the contraction can write its result first; None: there is none.
+
+    It must have the same element type and size, and must not overlap an operand.
+    """
     taken = [_extent(b, b.at[v].base) for v in o.operands]
     for r in o.results:
         own = b.body.types[r]
@@ -143,7 +154,7 @@ def _borrowed(b: Builder, o: Op, ty: TensorType) -> Place | None:
 
 
 def _extent(b: Builder, value: int) -> tuple[tuple[str, int], int, int]:
-    """The memory of a value that is no view: (space, first byte, last + 1)."""
+    """The memory of a value that isn't a view: its memory space, its first byte, and its last byte + 1."""
     place = b.places[value]
     ty = b.body.types[value]
     whole = 1 << 62 if place.space in ("arg", "result") else place.offset + ty.nbytes

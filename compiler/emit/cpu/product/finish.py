@@ -1,4 +1,4 @@
-"""What follows a product, on a tile that has just been summed: it is read from the stack, not from memory."""
+"""Epilogues on register tiles: the function that a product kernel calls on each tile, which is on the stack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..language.writer import Writer
 from ..program_builder import Builder
 from .function import ITEM
 
-#: its words, the tile, the tile's first position, how many rows and columns of it there are
+#: its arguments: the array of words, the tile, the tile's first row and column, its number of rows and columns
 _ARGUMENTS = "%w: !llvm.ptr, %tile: !llvm.ptr, %i: i64, %j: i64, %rows: i64, %columns: i64"
 
 Words = tuple[int | Place, ...]
@@ -24,12 +24,14 @@ Words = tuple[int | Place, ...]
 def finish(
     b: Builder, t: Tiled, root: int, width: int, loads: Sequence[Place], stores: Sequence[Place]
 ) -> tuple[KernelAddress, Words]:
-    """Add the function that computes what follows a product on a tile, and give its address and words.
+    """Add the function that computes an epilogue on a tile, and return its address and words.
 
     Args:
+        b: the builder.
+        t: the epilogue.
         root: the number of the product's result among the kernel's operands.
-        width: columns of a tile.
-        loads, stores: places by operand and result number; the root's is not read.
+        width: the columns of a tile.
+        loads, stores: addresses by number of operand and result; that of `root` is not used.
     """
     k = t.kernel
     last = len(k.sizes) - 1
@@ -68,7 +70,7 @@ def _write(t: Tiled, p: Plan, root: int, width: int) -> Writer:
     hoist(w, 0, set())
 
     def row(r: str) -> str:
-        """Go to a row, whose address in the tile this is."""
+        """Set the writer's position to a row of the tile."""
         w.set_position(rows, w.add("%i", r))
         offset = w.mul(r, width * ITEM)
         return w(f"llvm.getelementptr %tile[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
@@ -91,7 +93,7 @@ def _write(t: Tiled, p: Plan, root: int, width: int) -> Writer:
         w.vectors("%j", end, [], vector)
 
     def whole() -> list[str]:
-        """All columns of the tile, side by side: what depends on these alone is computed once."""
+        """All columns of a complete tile, so that values that depend on columns only are computed once."""
         beside = range(width // w.lanes)
         positions = []
         for w.position in beside:

@@ -1,4 +1,4 @@
-"""Functions that a kernel of products calls: their arguments are values, not words."""
+"""The base of functions that product kernels call: their arguments are values, not an array of words."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from gflow.compiler.kernel.blocks import ITEM, LANES
 
 from ..language.code import Code
 
-#: on processors with narrower vectors LLVM makes several of each
+#: on CPUs with narrower vectors, LLVM splits each into several
 VECTOR = f"vector<{LANES}xf32>"
 
 
 class Function(Code):
-    """MLIR text of one function over float32 data. Addresses are in bytes."""
+    """The MLIR text of a function over float32 data. Offsets are in bytes."""
 
     def at(self, base: str, offset: str | int) -> str:
-        """An address so many bytes on."""
+        """The address `offset` bytes after `base`."""
         if isinstance(offset, int):
             if not offset:
                 return base
@@ -32,7 +32,7 @@ class Function(Code):
         self.write(value, at, VECTOR, ITEM, mask)
 
     def prefetch(self, at: str, write: bool = False, near: bool = True) -> None:
-        """Have the cache line of an address brought to the first cache, or the second; any address will do."""
+        """Prefetch the cache line of an address, which may be invalid. near: to the L1 cache, otherwise to L2."""
         hints = f"cache = 1 : i32, hint = {3 if near else 2} : i32, rw = {int(write)} : i32"
         self.line(f'"llvm.intr.prefetch"({at}) <{{{hints}}}> : (!llvm.ptr) -> ()')
 
@@ -46,14 +46,14 @@ class Function(Code):
         return self(f"arith.cmpi {predicate}, {a}, {b} : i64")
 
     def choose(self, condition: str, a: str | int, b: str | int) -> str:
-        """The i64 `a` where the condition is true, otherwise `b`."""
+        """The i64 `a` if the condition holds, otherwise `b`."""
         a, b = (self.i64(x) if isinstance(x, int) else x for x in (a, b))
         return self(f"arith.select {condition}, {a}, {b} : i64")
 
     def branch(
         self, condition: str, then: Callable[[], None], other: Callable[[], None] | None = None
     ) -> None:
-        """Run `then` where the condition holds, `other` where it does not."""
+        """Write a branch: `then` if the condition holds, otherwise `other`."""
         self.line(f"scf.if {condition} {{")
         with self.indented():
             then()
@@ -66,7 +66,7 @@ class Function(Code):
     def repeat(
         self, low: str | int, high: str, step: str | int, body: Callable[[str], None]
     ) -> None:
-        """A loop that carries nothing."""
+        """Write a loop without carried values."""
 
         def run(position: str, _: list[str]) -> list[str]:
             body(position)
@@ -77,17 +77,17 @@ class Function(Code):
     def shares(
         self, counter: str, count: str, along: str, body: Callable[[str, str, str], None]
     ) -> str:
-        """A loop over shares that threads take one by one, as long as there are any left.
+        """Write a loop over shares, which threads take from a common counter until none are left.
 
         Args:
-            counter: the address of the next share's number.
-            count: of shares.
-            along: how many of them each block has.
-            body: writes one share, given its block, its number in the block, and the block of the share that this
-                thread took before, -1 at first.
+            counter: the address of the number of the next share.
+            count: the number of shares.
+            along: the number of shares of a block.
+            body: writes one share, given its block, its number in the block, and the block of this thread's previous
+                share (-1 for its first one).
 
         Returns:
-            The number that this thread took at last, which is `count` or more.
+            The last number that this thread took, which is `count` or more.
         """
         result, number, had, took, before = (self.fresh("s") for _ in range(5))
         first, none = self._take(counter), self.i64(-1)
@@ -108,7 +108,7 @@ class Function(Code):
         return f"{result}#0"
 
     def _take(self, counter: str) -> str:
-        """The number of the next share."""
+        """Take the number of the next share (an atomic increment)."""
         return self(f"llvm.atomicrmw add {counter}, {self.i64(1)} monotonic : !llvm.ptr, i64")
 
     def call(self, function: str, arguments: str, types: str) -> None:
@@ -116,5 +116,5 @@ class Function(Code):
         self.line(f"llvm.call {function}({arguments}) : !llvm.ptr, ({types}) -> ()")
 
     def function(self, name: str, arguments: str = "%w: !llvm.ptr") -> str:
-        """The text as an `llvm.func`. arguments: its parameters in MLIR's words."""
+        """The text as an `llvm.func`. arguments: its parameters as MLIR text."""
         return f"  llvm.func @{name}({arguments}) {{\n{self.text()}\n    llvm.return\n  }}"

@@ -1,8 +1,8 @@
-"""Matrix products by the BLAS that PyTorch carries, called from generated code.
+"""Matrix products by PyTorch's BLAS, called from generated code.
 
-Words: addresses of A, B and C; for A and B the letter of BLAS's transposition; M, N, K; the three leading dimensions;
-batch count and the three batch strides in bytes; whether to add to C. Matrices are row-major, BLAS's are
-column-major: C' = B' A'.
+Kernel arguments: addresses of A, B and C; BLAS's transposition letters of A and B; M, N, K; the three leading
+dimensions; the batch count and the three batch strides in bytes; whether to add to C. Matrices are row-major and BLAS's
+are column-major, so the call computes Cᵀ = Bᵀ Aᵀ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gflow.dialects.types import TensorType
 
 _FUNCTIONS = {"f32": "sgemm_", "f64": "dgemm_"}
 
-#: where each word stands
+#: the numbers of the arguments
 _WORDS = (
     *("a", "b", "c", "ta", "tb", "m", "n", "k", "lda", "ldb", "ldc"),
     *("batch", "sa", "sb", "sc", "add"),
@@ -35,14 +35,14 @@ def declaration(dtype: str) -> tuple[str, str]:
 
 @cache
 def function(dtype: str, name: str) -> str:
-    """The kernel function: a loop over this thread's share of the batch."""
+    """The text of the kernel function `name`: a loop over this thread's share of the batch."""
     lines = [f"  llvm.func @{name}(%w: !llvm.ptr) {{", "    %one = arith.constant 1 : i64"]
     for i, word in enumerate(_WORDS):
         ty = "!llvm.ptr" if word in ("a", "b", "c") else "i64"
         lines.append(f"    %w_{word} = llvm.getelementptr %w[{i}] : (!llvm.ptr) -> !llvm.ptr, i64")
         least = "_given" if word in ("lda", "ldb", "ldc") else ""
         lines.append(f"    %{word}{least} = llvm.load %w_{word} : !llvm.ptr -> {ty}")
-        if least:  # a size that varies may be 0, and BLAS wants 1 of a matrix without elements
+        if least:  # a dynamic size may be 0, and BLAS needs a leading dimension of at least 1
             lines.append(f"    %{word} = arith.maxsi %{word}_given, %one : i64")
     for word in ("ta", "tb", "m", "n", "k", "lda", "ldb", "ldc"):
         lines.append(f"    %p_{word} = llvm.alloca %one x i64 : (i64) -> !llvm.ptr")
@@ -79,7 +79,7 @@ def function(dtype: str, name: str) -> str:
 
 
 class Functions(Protocol):
-    """What functions are added to: their texts, and what they call."""
+    """The functions of a program: their texts by name, and the external functions that they call."""
 
     kernels: dict[str, str]
     externals: set[str]
@@ -87,7 +87,7 @@ class Functions(Protocol):
 
 
 def add_function(b: Functions, dtype: str) -> str:
-    """Add the matrix product's function, and give its name."""
+    """Add the kernel function for `dtype` if it isn't there yet, and return its name."""
     name = f"gemm_{dtype}"
     b.kernels[name] = function(dtype, name)
     callee, declared = declaration(dtype)
@@ -97,9 +97,9 @@ def add_function(b: Functions, dtype: str) -> str:
 
 
 def _operand(shape: Sequence[int], strides: Sequence[int]) -> tuple[str, int]:
-    """BLAS's letter and leading dimension of the matrix in the last two dimensions.
+    """BLAS's transposition letter and leading dimension of the matrix in the last two dimensions.
 
-    It must be one that BLAS can read (see `gemm_ready` of compiler/memory/layouts.py).
+    `gemm_ready` (compiler/memory/layouts.py) must hold for it.
     """
     (rows, cols), (row, col) = shape[-2:], strides[-2:]
     if (cols == 1 or col == 1) and (rows == 1 or row >= cols):
@@ -113,9 +113,11 @@ def words(
     strides: Sequence[Sequence[int]],
     rows: Piece | None = None,
 ) -> list[tuple[tuple[int | Piece | Place, ...], bool]]:
-    """The words of each call for C = A B, and whether threads should share its batch.
+    """The arguments of each kernel for C = A B, and whether threads share its batch.
 
-    Args: for A, B and C; strides in elements. rows: of A and C, if these vary from call to call.
+    Args:
+        places, types, strides: those of A, B and C; strides are in elements.
+        rows: the rows of A and C, if they are a chunk of a dynamic dimension.
     """
     item = types[0].itemsize
     (ta, lda), (tb, ldb) = (_operand(t.shape, s) for t, s in zip(types[:2], strides[:2]))
@@ -133,7 +135,7 @@ def words(
 
 @record
 class Matrix:
-    """A row-major matrix in memory; `transposed` if it is read with rows and columns exchanged."""
+    """A row-major matrix in memory. transposed: whether it is read with rows and columns exchanged."""
 
     place: Place
     leading: int
@@ -143,7 +145,7 @@ class Matrix:
 def product(
     a: Matrix, b: Matrix, c: Matrix, m: Count, n: Count, k: Count, add: bool = False
 ) -> tuple[int | Piece | Place, ...]:
-    """The words of one product C[m, n] = A[m, k] B[k, n], added to C if `add`."""
+    """The arguments of one product C[m, n] = A[m, k] B[k, n]; with `add`, the product is added to C."""
     letters = (ord("T" if x.transposed else "N") for x in (a, b))
     leading = (max(x.leading, 1) for x in (a, b, c))
     return (a.place, b.place, c.place, *letters, m, n, k, *leading, 1, 0, 0, 0, int(add))

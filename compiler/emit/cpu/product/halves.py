@@ -1,6 +1,6 @@
-"""Contractions in halves by way of float32: the operands are widened into scratch, the product is made
-there, and rounded once into its place. That is what accumulating in float32 means, and it uses the same
-BLAS calls and convolution kernels. Where PyTorch's own half kernels are as fast, they are called instead.
+"""Half-precision contractions: operands are widened to float32 in scratch, and the result is rounded once.
+
+This accumulates in float32, and uses the float32 BLAS and convolution kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ Contraction = Callable[[Builder, Op, Epilogue | None], None]
 
 
 def widening(steps: Contraction, dtypes: tuple[str, ...]) -> Contraction:
-    """`steps`, by way of float32 for element types `dtypes`."""
+    """A function that adds the steps of a contraction, widened to float32 for the element types `dtypes`.
+
+    steps: adds the steps of the contraction in its own type.
+    """
 
     def run(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
         (r,) = o.results
@@ -46,7 +49,7 @@ def widening(steps: Contraction, dtypes: tuple[str, ...]) -> Contraction:
 
 
 def widening_call(steps: Callable[[Builder, Op], None]) -> Callable[[Builder, Op], None]:
-    """The same for calls into PyTorch that take float16, which it computes slowly."""
+    """A function that adds the steps of an ATen call, widened to float32 for float16, which PyTorch computes slowly."""
 
     def run(b: Builder, o: Op) -> None:
         if amp_of(o.op).kind == "allow" and any(
@@ -60,7 +63,7 @@ def widening_call(steps: Callable[[Builder, Op], None]) -> Callable[[Builder, Op
 
 
 def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
-    """A product of float32 values as `matmul` makes it, or of halves, some rows at a time."""
+    """Add the steps of a matmul. A half-precision matrix product is widened to float32 in chunks of rows."""
     x, y, z = (*o.operands, *o.results)
     types, label = [b.body.types[v] for v in (x, y, z)], b.label(o)
     (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
@@ -104,7 +107,7 @@ def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
 
 
 def _widened(b: Builder, o: Op, run: Callable[[], None]) -> None:
-    """Run `run` with all halves that `o` reads and makes as float32 values in scratch."""
+    """Add the steps that `run` adds, with half-precision operands and results of `o` as float32 values in scratch."""
     types, label = b.body.types, b.label(o)
     values = [v for v in dict.fromkeys((*o.operands, *o.results)) if types[v].dtype in HALVES]
     saved = {v: (types[v], b.place(v), b.at[v], b.places.get(v)) for v in values}
@@ -132,7 +135,7 @@ Memory = tuple[Place, TensorType, tuple[int, ...]]
 
 
 def _convert(b: Builder, source: Memory | int, target: Memory | int, label: str) -> None:
-    """Copy between element types."""
+    """Add the step of a copy that converts the element type."""
     (at, ty, own), (to, wanted, strides) = (
         (b.place(x), b.body.types[x], b.strides(x)) if isinstance(x, int) else x
         for x in (source, target)
@@ -148,7 +151,7 @@ def _convert(b: Builder, source: Memory | int, target: Memory | int, label: str)
 
 @contextmanager
 def _scratch(b: Builder) -> Iterator[Callable[[int], Place]]:
-    """Scratch of its own for several steps: theirs begins behind it."""
+    """Inside the context, allocate scratch that stays valid over several steps; their own scratch follows it."""
     start, before = b.arena, b.scratch_bytes
     b.scratch_bytes = 0
     taken = 0

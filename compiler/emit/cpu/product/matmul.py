@@ -1,4 +1,4 @@
-"""Matrix products as steps: our own, BLAS calls, or calls into PyTorch for element types without one."""
+"""The steps of a matmul: gflow's own kernel, BLAS calls, or ATen calls for element types without either."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..program_builder import Builder
 from . import gemm, own
 from .epilogue import Epilogue
 
-#: kinds that are products of our own
+#: the kinds of gflow's own kernels
 OWN = ("panels", "rows")
 
 
 def matmul(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
-    """Add the steps of a product, in pieces with what follows each if there is an epilogue."""
+    """Add the steps of a matmul; with an epilogue, in chunks of rows or in tiles, each followed by it."""
     x, y, z = (*o.operands, *o.results)
     types = [b.body.types[v] for v in (x, y, z)]
     strides = [b.strides(v) for v in (x, y, z)]
@@ -65,10 +65,13 @@ def _in_tiles(
     strides: Sequence[tuple[int, ...]],
     epilogue: Epilogue,
 ) -> None:
-    """C = A B in tiles, each with what follows; C has memory where sums wait for the next block of K."""
+    """Add the step of C = A B with the epilogue on each tile.
+
+    Only if K is summed in several blocks, C needs memory for the sums between them.
+    """
     blocks, (m, n) = b.choice.blocks(), types[2].shape[-2:]
     scratch = b.scratch(blocks.scratch(b.threads))
-    target, row = scratch, 0  # nothing is written there where all of K is summed at once
+    target, row = scratch, 0  # not written to if all of K is summed at once
     if blocks.tile[2] < types[0].shape[-1]:
         behind = b.scratch(blocks.scratch(b.threads) + types[2].nbytes, epilogue.place is None)
         target = epilogue.target(0, _behind(behind, blocks.scratch(b.threads)))
@@ -92,7 +95,7 @@ def _blocked(
     label: str,
     rows: Piece | None,
 ) -> None:
-    """A product of our own. Its panels lie at the start of scratch."""
+    """Add the steps of C = A B by gflow's own kernel, whose panels are at the start of scratch."""
     blocks = b.choice.blocks()
     (m, n), k = types[2].shape[-2:], types[0].shape[-1]
     b.choice.check(types[2].dtype == "f32", "makes products of float32 alone")
@@ -115,7 +118,14 @@ def product(
     label: str,
     rows: Piece | None = None,
 ) -> None:
-    """C = A B. rows: of A and C, if these are a piece of what varies."""
+    """Add the steps of C = A B.
+
+    Args:
+        b: the builder.
+        places, types, strides: those of A, B and C; strides are in elements.
+        label: for messages and profiles.
+        rows: the rows of A and C, if they are a chunk of a dynamic dimension.
+    """
     out = types[2]
     if types[0].shape[-1] == 0 and out.dtype not in NO_KERNELS:
         b.fill(0, places[2], out, strides[2], label)

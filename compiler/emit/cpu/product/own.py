@@ -1,4 +1,4 @@
-"""Products of our own as steps: the words of `blocked`, and the functions that these name."""
+"""The step of gflow's own matrix product: the arguments of `blocked`, and the functions that it calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME = "product"
 
 
 class Steps(Protocol):
-    """What steps are added to, with the functions that they run."""
+    """The steps of a program, the texts of functions by name, and the external functions that they call."""
 
     kernels: dict[str, str]
     externals: set[str]
@@ -29,8 +29,13 @@ class Steps(Protocol):
 
 @record
 class Operand:
-    """A matrix in memory: where its first element is, and elements between its rows, its columns, and the matrices of a
-    batch."""
+    """A batch of matrices in memory. Strides are in elements.
+
+    Attributes:
+        place: the address of the first element.
+        row, column: the strides from row to row and from column to column.
+        each: the stride from matrix to matrix.
+    """
 
     place: Place
     row: int
@@ -39,7 +44,7 @@ class Operand:
 
     @property
     def transposed(self) -> Operand:
-        """The operand with rows and columns exchanged; nothing moves."""
+        """A view of the operand with rows and columns exchanged."""
         return Operand(self.place, self.column, self.row, self.each)
 
 
@@ -61,16 +66,21 @@ def product(
     """Add the step C = A B, or C += A B.
 
     Args:
-        operands: A, B and C; of A and B rows or columns are neighbours in memory, of C columns.
+        b: the steps that it is added to.
+        blocks: its blocking.
+        operands: A, B and C. Rows or columns of A and B are contiguous, and so are columns of C.
         sizes: rows and columns of C, and K.
-        scratch: `blocks.scratch` bytes.
-        shared: whether all threads run it, and of a program with a size from which one on.
-        finish: what follows on each tile, whose result is then not C: C holds sums between blocks of K.
-        first: the number of C's first row, for what follows, and for windows.
-        windows: of a convolution, whose A is a channels-last activation: the words `WINDOWS` by name.
+        scratch: the address of `blocks.scratch` bytes.
+        label: for messages and profiles.
+        shared: whether all threads run it, and the least dynamic size at which they do (`Way.shared`).
+        batch: the number of products.
+        add: whether the product is added to C.
+        finish: the epilogue on each tile. C then only holds sums between blocks of K.
+        first: the number of C's first row, for the epilogue and for patches.
+        windows: for a convolution, whose A is a channels-last activation: the arguments `WINDOWS` by name.
 
     Raises:
-        CannotLower: the product cannot be cut so.
+        CannotLower: the product does not support the blocking.
     """
     x, y, z = operands
     m, n, k = sizes
@@ -82,7 +92,7 @@ def product(
         by_columns = contiguous(y.row, y.column, at_most_one(k)) == "lanes"
         direct = blocked.COLUMNS if by_columns else blocked.DOTS
         if a != "k" if direct == blocked.DOTS else c != "lanes":
-            raise CannotLower("a product of few rows reads operands that do not lie side by side")
+            raise CannotLower("a product of few rows does not support the strides of its operands")
     sweeps = direct == blocked.COLUMNS and height in SWEEPS
     if sweeps and (width != PIECE or blocks.across > SWEPT):
         raise CannotLower(
@@ -118,12 +128,12 @@ def product(
 
 
 def at_most_count(count: Count) -> int:
-    """The greatest value of a number that may vary."""
+    """The greatest value of a number that may depend on a dynamic dimension."""
     return at_most(count) if isinstance(count, int) else count.limit
 
 
 def at_most_one(count: Count) -> bool:
-    """Whether a count is 1 or less at every size."""
+    """Whether a count is at most 1 at every size of the dynamic dimension."""
     return at_most_count(count) <= 1
 
 
@@ -134,7 +144,7 @@ def _pack(b: Steps, width: int, order: str) -> KernelAddress:
     return KernelAddress(name)
 
 
-#: by how operands are read
+#: the functions of tiles, by how operands are read
 _STEMS = {blocked.PACKED: "tile", blocked.COLUMNS: "tile_columns", blocked.DOTS: "tile_dots"}
 
 

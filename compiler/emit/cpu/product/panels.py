@@ -16,25 +16,25 @@ from .function import ITEM, LANES, Function
 _WORDS = f"vector<{LANES}xi32>"
 _HALF = f"vector<{LANES // 2}xi32>"
 
-#: of a panel: where the matrix begins, where the panel does, bytes between lanes and along K, how many of each,
-#: and bytes to what is packed next
+#: the arguments: addresses of the matrix and of the panel, strides in bytes between lanes and along K, the number of
+#: lanes and of K, and the bytes to the next part to pack, which is prefetched
 ARGUMENTS = "%from: !llvm.ptr, %to: !llvm.ptr, %lane: i64, %k_stride: i64, %lanes: i64, %k_size: i64, %ahead: i64"
 TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, i64, i64, i64"
 
 
-#: the words of windows: sizes of input, output and kernel, and the windows' steps
+#: the arguments of patches: sizes of input, output and kernel; stride, padding and dilation
 WINDOWS = ("h", "w", "c", "ho", "wo", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
 
 
 @cache
 def pack(name: str, width: int, order: str) -> str:
-    """The function `name` that packs a panel of `width` lanes of an operand whose contiguous dimension is `order`.
+    """The text of the function `name` that packs a panel of `width` lanes of an operand whose `order` is contiguous.
 
     Lanes beyond the operand are zeros or repeat the last lane, and K is padded with zeros to a multiple of 32. With a
     width of less than 16 the function writes up to 15 elements beyond the panel; larger widths are multiples of 16.
     """
     e = Function()
-    if order == "k" and width > LANES:  # the text of one vector of lanes for all of them
+    if order == "k" and width > LANES:  # a loop over vectors of lanes keeps the code short
         e.repeat(0, e.i64(width), LANES, lambda first: _transposed(e, first, LANES, width))
     elif order == "k":
         _transposed(e, e.i64(0), width, width)
@@ -52,7 +52,7 @@ def _copied(e: Function, width: int) -> None:
     def along(k: str) -> None:
         source = e.at("%from", e.mul(k, "%k_stride"))
         target = e.at("%to", e.mul(k, width * ITEM))
-        for first in firsts:  # rows far apart, which the processor would not fetch by itself
+        for first in firsts:  # rows are far apart, so the hardware prefetcher does not follow them
             e.prefetch(e.at(source, e.add("%ahead", first * ITEM)))
         for first, mask in zip(firsts, masks):
             e.store(e.load(e.at(source, first * ITEM), mask), e.at(target, first * ITEM))
@@ -61,7 +61,7 @@ def _copied(e: Function, width: int) -> None:
 
 
 def _transposed(e: Function, first: str, count: int, width: int) -> None:
-    """Lanes `first`… of a panel, 16 of K at a time."""
+    """Pack `count` lanes of a panel from lane `first` on, 16 of K at a time, by transposition."""
     last = e.sub("%lanes", 1)
     rows = [
         e.at("%from", e.mul(e.at_most(e.add(first, i) if i else first, last), "%lane"))
@@ -81,23 +81,24 @@ def _transposed(e: Function, first: str, count: int, width: int) -> None:
 
 
 def _at_once(count: int) -> int:
-    """How much of K of so many lanes is transposed at once."""
+    """The part of K that is transposed at once for `count` lanes."""
     return 2 * LANES if count <= LANES // 2 else LANES
 
 
 def _turn(
     e: Function, k: str, panel: str, count: int, width: int, part: Callable[[str], list[str]]
 ) -> None:
-    """Transpose `_at_once` of K from position `k` of a panel on. part: 16 elements of each lane from a position on."""
+    """Transpose `_at_once(count)` of K from position `k` on into a panel.
+
+    part: loads 16 elements of each lane from a position on.
+    """
     halves, found = _at_once(count) // LANES, []
     for half in range(halves):
         given = part(e.add(k, half * LANES))
         found += given + [given[-1]] * (LANES // halves - count)
     target = e.at(panel, e.mul(k, width * ITEM))
     columns = transposed(e, found)
-    for half in range(
-        halves
-    ):  # in order: each writes over the begin of the next, where lanes are few
+    for half in range(halves):  # in order: with few lanes, each store overlaps the next one
         for i, column in enumerate(columns):
             at = e.at(target, (half * LANES + i) * width * ITEM)
             if halves == 2:
@@ -108,10 +109,11 @@ def _turn(
 
 @cache
 def gather(name: str, width: int) -> str:
-    """The function `name` that packs a panel of `width` windows of a channels-last activation, which are not stored.
+    """The text of the function `name` that packs a panel of `width` patches of a channels-last activation.
 
-    It takes what `pack` does, but for `%lane`: the number of the first output position; `%k_stride`: the first position
-    of K, which is (kh, kw, c), a multiple of 32, as the channels are; `%ahead`: the address of the words `WINDOWS`.
+    The patches are gathered from the activation; no im2col matrix is stored. The arguments are those of `pack`, except
+    `%lane`: the number of the first output position; `%k_stride`: the first position of K = (kh, kw, c), a multiple of
+    32, as the channels are; `%ahead`: the address of the arguments `WINDOWS`.
     """
     e = Function()
     words = e("llvm.inttoptr %ahead : i64 to !llvm.ptr")

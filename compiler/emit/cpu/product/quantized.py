@@ -1,15 +1,15 @@
-"""Products with weights in 8 or 4 bits: weights become float32 in registers, where they are multiplied.
+"""Products with weights of 8 or 4 bits, which are converted to float32 in registers.
 
     for strips of 64 outputs, shared among threads
         for rows of x                                   (1, 2 or 4 at a time)
-            for 4 or 2 vectors of outputs               (all of the strip, but with 4 rows)
+            for vectors of outputs                      (4: the whole strip; with 4 rows, 2)
                 for 32 positions of K                   (4 bits: a group, with a scale for each output)
 
-Lanes are outputs, so nothing is summed across lanes, and a thread reads its part of the weight as one stream. With few
-rows of x such a product takes as long as reading the weight. With many, the weight is widened again for each four rows.
+Lanes are outputs, so there are no sums across lanes, and a thread reads its part of the weight sequentially. With few
+rows of x the product takes as long as reading the weight. With many, the weight is converted again for every four rows.
 
-A number of 4 bits becomes a float32 without a shift: its bits are put into the mantissa of a power of two, 2²³ and less
-by their place in the word, and what is too much, that power and 8, is subtracted, which is exact.
+A 4-bit number becomes a float32 without a shift. Its bits are placed into the mantissa of a power of two, whose
+exponent depends on their position in the word. That power plus 8 is then subtracted, which is exact.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from .function import ITEM, LANES, VECTOR, Function
 
 _WORDS = ("x", "weight", "scales", "out", "m", "n", "k")
 _BYTES, _INTS = f"vector<{LANES}xi8>", f"vector<{LANES}xi32>"
-#: by rows of x at a time, sums of one output and row that do not wait for each other, and the most vectors of sums
+#: by rows of x at a time: the number of independent partial sums of an output and row, and the most vectors of sums
 _CHAINS, _MOST_SUMS = {1: 2, 2: 1, 4: 1}, 8
-#: bits of a float32's mantissa, and the exponent of 1
+#: the bits of a float32's mantissa, and the exponent of 1.0
 _MANTISSA, _ONE = 23, 127
-#: numbers of 4 bits that lie within a mantissa
+#: the 4-bit numbers that fit into a mantissa
 _WITHIN = 5
 
 
@@ -60,7 +60,7 @@ def product(b: Builder, o: Op) -> None:
 
 @cache
 def function(name: str, bits: int, rows: int, vectors: int) -> str:
-    """The function `name` for weights of so many bits, by tiles of `rows` of x and `vectors` of 16 outputs."""
+    """The text of the function `name` for weights of `bits` bits; a tile has `rows` of x × `vectors` of 16 outputs."""
     return _Quantized(bits, rows, vectors).function(name)
 
 
@@ -98,7 +98,7 @@ class _Quantized(Function):
             self._tile(j, self.at(weight, at), self.at(scales, scale), first)
 
     def _tile(self, j: str, weight: str, scales: str, first: int) -> None:
-        """16 outputs of each vector, from number `first` of the strip on."""
+        """Compute a tile: vectors of 16 outputs, from output `first` of the strip on."""
         w, many = self.w, self.rows * self.vectors
         count = many * (self.chains if self.bits == 8 else 1)
         zeros = [(self.zero, VECTOR)] * count
@@ -117,14 +117,14 @@ class _Quantized(Function):
                 self.store(total, to, mask)
 
     def _joined(self, sums: list[str], many: int) -> list[str]:
-        """The sums of all chains."""
+        """The totals of independent partial sums."""
         joined = sums[:many]
         for chain in range(many, len(sums), many):
             joined = [self.plus(a, b) for a, b in zip(joined, sums[chain : chain + many])]
         return joined
 
     def _group(self, k: str, sums: list[str], weight: str, scales: str) -> list[str]:
-        """32 positions of K."""
+        """The sums after 32 more positions of K."""
         many = self.rows * self.vectors
         at = self.at(weight, self.mul(k, STRIP * self.bits // 8))
         for ahead in range(ANY.ahead, ANY.ahead + GROUP * STRIP * self.bits // 8, ANY.line):
@@ -159,7 +159,7 @@ class _Quantized(Function):
     def _multiplied(
         self, k: str, sums: list[str], many: int, weights: Callable[[int, int], str]
     ) -> list[str]:
-        """The sums with 32 more products each. weights: of a position of them, and a vector of outputs."""
+        """The sums after 32 more products each. weights: gives the weights of a position and a vector of outputs."""
         sums, offset = list(sums), self.mul(k, ITEM)
         lines = [self.at(line, offset) for line in self.lines]
         for p in range(GROUP):
@@ -181,12 +181,12 @@ class _Quantized(Function):
         return self(f"math.fma {a}, {b}, {c} : {VECTOR}")
 
     def _signed(self, at: str) -> str:
-        """16 elements of 8 bits."""
+        """16 weights of 8 bits as float32."""
         wide = self(f"arith.extsi {self.read(at, _BYTES, 1, None)} : {_BYTES} to {_INTS}")
         return self(f"arith.sitofp {wide} : {_INTS} to {VECTOR}")
 
     def _between(self, word: str, place: int) -> str:
-        """The number of 4 bits at a place of each word, less 8."""
+        """The 4-bit numbers at position `place` of each word, minus 8, as float32."""
         exponent = _MANTISSA - 4 * place
         mask = self.const(15 << 4 * place, _INTS)
         power = self.const(_ONE + exponent << _MANTISSA, _INTS)

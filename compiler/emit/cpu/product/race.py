@@ -1,4 +1,4 @@
-"""The ways to make a product of float32, as programs of one step each that can be timed."""
+"""Programs of one step each for a timed comparison of two products: gflow's own kernel and the BLAS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import gemm, own
 
 
 class _Steps:
-    """What steps are added to, without a function of the IR."""
+    """A list of steps that is not part of a program's builder."""
 
     def __init__(self) -> None:
         self.kernels: dict[str, str] = {}
@@ -26,7 +26,7 @@ class _Steps:
 
 
 def programs(contest: Contest, blocks: Blocks, threads: int) -> dict[str, Program]:
-    """Programs of A and B, by what makes the product: "panels" and "blas"."""
+    """The programs by kind of kernel, "panels" and "blas". Their inputs are A and B."""
     p = contest.product
     batch = (p.batch,) if p.batch > 1 else ()
     types = [

@@ -1,10 +1,10 @@
-"""Products of one to four rows with a matrix whose columns lie side by side: B is read row by row, where it lies.
+"""Products of one to four rows with a matrix B whose columns are contiguous. B is read row by row, without packing.
 
-    for groups of rows of B                              (8 of them: what they add up to is one chain)
-        for columns of the strip, vectors at a time      (sums in the first cache)
+    for groups of 8 rows of B                            (their products are one chain of additions)
+        for vectors of columns of the strip              (sums in the first-level cache)
 
-Such a product takes as long as B takes to be read. The processor fetches ahead along rows; down a strip of few columns
-it would wait for each line. The sums of a strip stand in pieces, each a tile for what follows the product.
+Such a product takes as long as reading B. The hardware prefetcher follows rows; in a narrow strip, each row would be a
+cache miss. The sums of a strip are stored in pieces, each of which is a tile for the epilogue.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gflow.compiler.kernel.selection.cpu.blocking import PIECE, SWEPT
 from .function import ITEM, LANES, VECTOR, Function
 from .tile import ARGUMENTS, FINISH_TYPES
 
-#: rows of B that are added up in one chain
+#: the rows of B in one chain of additions
 _GROUP = 8
-#: vectors that are read of each at a time
+#: the vectors of a row that are read at a time
 _VECTORS = 4
 
 _MASK = f"vector<{LANES}xi1>"
@@ -26,7 +26,10 @@ _MASK = f"vector<{LANES}xi1>"
 
 @cache
 def sweep(name: str, rows: int) -> str:
-    """The function `name` of a strip of at most `SWEPT` columns, whose arguments are those of a register tile."""
+    """The text of the function `name` that computes a strip of at most `SWEPT` columns.
+
+    It has the arguments of a register tile (`tile.py`).
+    """
     return _Sweep(rows).function(name, ARGUMENTS)
 
 
@@ -51,7 +54,7 @@ class _Sweep(Function):
         self.repeat(0, "%columns", PIECE, self._piece)
 
     def _group(self, k: str, size: int) -> None:
-        """Add the products of some rows of B."""
+        """Add the products with `size` rows of B, from row `k` on."""
         a = self.at("%a", self.mul(k, self.rows * ITEM))
         b = self.at("%b", self.mul(k, "%k_stride"))
         lines = [self.at(b, self.mul("%k_stride", g)) for g in range(size)]
@@ -83,7 +86,7 @@ class _Sweep(Function):
         )
 
     def _at(self, j: str, row: int) -> str:
-        """Where the sums of a row are from a column on: pieces of all rows lie one behind the other."""
+        """The address of the sums of a row from column `j` on. The strip is stored in pieces, each with all rows."""
         at = self.at(self.held, self.mul(j, ITEM))
         if self.rows > 1:
             before = self.binary("divui", j, PIECE)
@@ -91,11 +94,11 @@ class _Sweep(Function):
         return self.at(at, row * PIECE * ITEM)
 
     def _inside(self, count: str) -> str:
-        """The first lanes, as many as there are."""
+        """A mask of the first `count` lanes."""
         return self.first_lanes(self.at_most(count, LANES), LANES)
 
     def _piece(self, j: str) -> None:
-        """Hand a piece on, or store it."""
+        """Call the epilogue on a piece, or store it."""
         columns = self.at_most(self.sub("%columns", j), PIECE)
         tile, c = self._at(j, 0), self.at("%c", self.mul(j, ITEM))
         null = self("llvm.mlir.zero : !llvm.ptr")

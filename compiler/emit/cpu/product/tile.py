@@ -1,8 +1,8 @@
 """The microkernel of a matrix product: a tile of C, summed in registers over a block of K.
 
-Each sum is computed in chains of 160 multiply-adds, and the chains are added up in the first-level cache: longer chains
-of float32 additions lose accuracy. After the last block of K an epilogue may follow: the tile is stored on the stack,
-and the function that `finish.py` writes reads it from there. Without one the tile is stored to C, or added to it.
+Each sum is computed in chains of 160 multiply-adds, whose results are added in the first-level cache: longer chains of
+float32 additions lose accuracy. After the last block of K, the epilogue's function (`finish.py`) is called on the tile,
+which is stored on the stack. Without an epilogue, the tile is stored to C, or added to it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from functools import cache
 
 from .function import ITEM, LANES, VECTOR, Function
 
-#: multiply-adds of one chain
+#: the multiply-adds of one chain
 CHAIN = 160
 
-#: panels of A and B, bytes from one k to the next in B, K; where C is and bytes between its rows; how many rows and
-#: columns of it there are; whether to add to it; what follows (0: nothing), its words, and the tile's first position;
-#: bytes between rows of A, where that is read as it lies
+#: the arguments: panels of A and B; the stride of B along K in bytes; K; the address of C and its row stride in bytes;
+#: the number of rows and columns; whether to add to C; the epilogue's function (null: none) and arguments, and the
+#: tile's first row and column; the row stride of A in bytes, if A is not packed
 ARGUMENTS = (
     "%a: !llvm.ptr, %b: !llvm.ptr, %k_stride: i64, %k_size: i64, %c: !llvm.ptr, %row: i64, %rows: i64, %columns: i64, "
     "%more: i64, %finish: !llvm.ptr, %words: !llvm.ptr, %i: i64, %j: i64, %side: i64"
 )
 TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr, i64, i64, i64, i64, !llvm.ptr, !llvm.ptr, i64, i64, i64"
 
-#: of what follows: its words, the tile (rows of `nr` elements), its first position, how many rows and columns
+#: of the epilogue: its arguments, the tile (rows of `nr` elements), its first row and column, its rows and columns
 FINISH_TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, i64, i64"
 
 
@@ -37,14 +37,16 @@ def tile(
     chain: int = CHAIN,
     ahead: int = 0,
 ) -> str:
-    """The function `name` of a tile of so many rows and vectors of columns.
+    """The text of the function `name` that computes a tile of `rows` rows and `vectors` vectors of columns.
 
     Args:
-        packed: B is packed. Otherwise B is read in place, and its columns are contiguous. Where the processor has mask
-            registers (`reads_both`), the same function reads both.
-        steps: bytes in A from one k to the next, and from one row to the next; None: A is packed.
-        chain: multiply-adds of one chain.
-        ahead: rows ahead whose part of B is prefetched; 0: the columns that come next are.
+        name: the function's name.
+        rows, vectors: the size of the tile.
+        packed: B is packed. Otherwise B is read in place, and its columns are contiguous. On CPUs with mask registers
+            (`reads_both`), one function reads both.
+        steps: the strides of A along K and from row to row, in bytes; None: A is packed.
+        chain: the multiply-adds of one chain.
+        ahead: B is prefetched so many rows of B ahead; 0: the next columns are prefetched.
     """
     masked = not packed or reads_both(vectors)
     made = _Tile(rows, vectors, masked, steps or (rows * ITEM, ITEM), chain, ahead)
@@ -52,17 +54,17 @@ def tile(
 
 
 def reads_both(vectors: int) -> bool:
-    """Whether a tile reads B by the same code where it is packed and where it lies.
+    """Whether one function reads both a packed B and a B in place.
 
-    Compile time goes with the text, so one function is better than two. Tiles of several vectors are for AVX-512
-    (`compiler/targets/processors.py`), where a load under a mask costs what a plain one does. On AVX2 masks take
-    registers from the sums: packed products of 6 x 16 tiles were 13 % slower.
+    Compile time grows with the text, so one function is better than two. Tiles of several vectors are for AVX-512
+    (`compiler/targets/processors.py`), where a masked load costs as much as a plain one. On AVX2, masks take registers
+    from the accumulators: packed products with 6 × 16 tiles were 13 % slower.
     """
     return vectors > 1
 
 
 class Tile(Function):
-    """A tile on the stack, and what becomes of it."""
+    """The end of a tile's computation: the tile on the stack is stored, or passed to the epilogue."""
 
     def __init__(self, rows: int, vectors: int) -> None:
         super().__init__()
@@ -81,11 +83,11 @@ class Tile(Function):
         self.follows = self(f'llvm.icmp "ne" %finish, {null} : !llvm.ptr')
 
     def finish_held(self) -> None:
-        """Store the tile from the stack, or call what follows."""
+        """Store the tile from the stack, or call the epilogue on it."""
         self.branch(self.follows, self._follow, self._edge)
 
     def _edge(self) -> None:
-        """Store the rows and columns that there are."""
+        """Store an incomplete tile: only the rows and columns that exist."""
         every = self(f"vector.broadcast {self.add_to} : i1 to vector<{LANES}xi1>")
 
         def row(i: str) -> None:
@@ -96,7 +98,7 @@ class Tile(Function):
         self.repeat(0, "%rows", 1, row)
 
     def _follow(self) -> None:
-        """Call what follows, after what was summed before has been added."""
+        """Call the epilogue, after adding the sums of earlier blocks of K."""
 
         def row(i: str) -> None:
             for v, (x, at) in enumerate(self._row(i)):
@@ -109,7 +111,7 @@ class Tile(Function):
         self.call("%finish", f"%words, {self.held}, %i, %j, %rows, %columns", FINISH_TYPES)
 
     def _row(self, i: str) -> list[tuple[str, str]]:
-        """Of each vector of a row: its sums, and its address in C."""
+        """For each vector of a row: its sums, and its address in C."""
         held = self.at(self.held, self.mul(i, self.vectors * LANES * ITEM))
         row = self.at("%c", self.mul("%row", i))
         offsets = [v * LANES * ITEM for v in range(self.vectors)]
@@ -117,8 +119,11 @@ class Tile(Function):
 
 
 class _Tile(Tile):
-    """Large parts of the text are there once for each vector of the tile, and compile time goes with the text. So only
-    a whole tile of few products is stored from registers, and the rest goes over the stack."""
+    """The computation of a tile.
+
+    Compile time grows with the text, large parts of which exist once for each vector of the tile. So only a complete
+    tile with a single chain is stored from registers; all others are stored through the stack.
+    """
 
     def __init__(
         self, rows: int, vectors: int, masked: bool, steps: tuple[int, int], chain: int, ahead: int
@@ -133,7 +138,7 @@ class _Tile(Tile):
             for v in range(self.vectors):
                 self.prefetch(self.at(row, v * LANES * ITEM), write=True)
 
-        # the tile of C is on its way while products are summed
+        # prefetch the tile of C during the multiply-adds
         self.repeat(0, self.i64(rows), 1, prefetch)
         straight = self._all(
             self.compare("sge", "%rows", self.rows),
@@ -145,7 +150,7 @@ class _Tile(Tile):
         self.branch(straight, self._one_part, self._parts)
 
     def _all(self, first: str, *others: str) -> str:
-        """Whether all of some conditions hold."""
+        """The conjunction of conditions."""
         for condition in others:
             first = self(f"arith.andi {first}, {condition} : i1")
         return first
@@ -153,7 +158,7 @@ class _Tile(Tile):
     # -- sums
 
     def _products(self, low: str, high: str) -> list[str]:
-        """The sums of the products of k in low…high."""
+        """The sums of the products for k in low … high - 1."""
 
         def add(k: str, sums: list[str]) -> list[str]:
             along, down = self.steps_of_a
@@ -180,7 +185,7 @@ class _Tile(Tile):
         return self.loop(low, high, 1, zeros, add)
 
     def _one_part(self) -> None:
-        """Sum all of K, and store the tile."""
+        """Sum all of K in one chain, and store the tile from registers."""
         sums = self._products(self.i64(0), "%k_size")
         for i in range(self.rows):
             row = self.at("%c", self.mul("%row", i))
@@ -188,7 +193,7 @@ class _Tile(Tile):
                 self.store(sums[i * self.vectors + v], self.at(row, v * LANES * ITEM))
 
     def _parts(self) -> None:
-        """Sum K in parts, which are added up on the stack, and go on from there."""
+        """Sum K in several chains, which are added on the stack, then store the tile or call the epilogue."""
 
         def part(low: str) -> None:
             found = self._products(low, self.at_most(self.add(low, self.chain), "%k_size"))

@@ -1,9 +1,9 @@
-"""Kernels of fused regions for the CPU: pointwise, row and column loops.
+"""CPU kernels of fused regions: pointwise, row and column loops.
 
 column      reductions whose vectors run along a kept dimension: batch norm statistics, gradients of biases,
             short rows
 pointwise   kernels without reductions: outer dimensions, then vectors
-reductions  accumulators, and partial results that threads leave for one another
+reductions  accumulators, blocked sums, and partial results of threads
 render      a kernel description as an MLIR function over `scf`, `arith`, `vector` and `llvm`
 row         reductions whose vectors run along a reduced dimension: softmax, layer norm, sums of rows
 """

@@ -3,8 +3,8 @@
     outer dimensions and tiles of vectors (threads) · for each level of reductions a pass over the reduced
     dimensions with accumulators in registers · a last pass that stores
 
-With few tiles, threads share the reduced dimensions, leave partial results in scratch, and after a barrier combine
-them.
+With few tiles, threads share the reduced dimensions, store partial results in scratch, and combine them after a
+barrier.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from .reductions import (
 
 
 class _Tile:
-    """`unroll` vectors side by side from position `start` of the vector's dimension."""
+    """`unroll` vectors side by side from position `start` of the vectorized dimension."""
 
     def __init__(self, w: Writer, start: str, unroll: int) -> None:
         self.w, self.unroll = w, unroll
         self.starts = [w.add(start, w.i64(u * w.lanes)) if u else start for u in range(unroll)]
 
     def each(self, body: Callable[[int], None]) -> None:
-        """Run `body` for every vector of the tile."""
+        """Call `body` for every vector of the tile."""
         w = self.w
         for u, start in enumerate(self.starts):
             w.position, w.iv[w.p.vector] = u, start
@@ -47,12 +47,12 @@ class _Tile:
         w.position = 0
 
     def finish(self, reds: list[int], values: list[str]) -> None:
-        """Make reductions visible; `values` holds all vectors of the first, then of the second, …"""
+        """Define the values of reductions; `values` has all vectors of the first reduction, then of the second, …"""
         n = self.unroll
         self.each(lambda u: finish(self.w, reds, values[u::n], self.w.lanes))
 
     def hoist(self, depth: int, reds: list[int], stores: list[int]) -> None:
-        """What does not vary along the reduced dimensions, of all that the loops to come need."""
+        """Write the values that the following loops need and that do not vary along the reduced dimensions."""
         w = self.w
         values = [w.k.stores[s].node for s in stores]
         only = needed(w, [*(a for r in reds for a in w.k.nodes[r].args), *values])
@@ -63,7 +63,7 @@ class _Tile:
     def reduce(
         self, reds: list[int], stores: list[int], bounds: tuple[str, str] | None = None
     ) -> list[str]:
-        """Reductions over the reduced dimensions; `bounds` limits the outermost."""
+        """The reductions `reds` over the reduced dimensions. bounds: limits of the outermost one."""
         w, n = self.w, self.unroll
         *outer, last = w.p.reduced
         inits = [x for x in starts(w, reds, w.lanes) for _ in range(n)]
@@ -93,7 +93,7 @@ class _Tile:
         return along(bounds or whole, [name for name, _ in inits])
 
     def sweep(self, stores: list[int]) -> None:
-        """A last pass that only stores."""
+        """The last pass, which only stores."""
         w = self.w
 
         def point(_: list[str]) -> list[str]:
@@ -104,8 +104,10 @@ class _Tile:
 
 
 def _cover(w: Writer, start: str, body: Callable[[_Tile], None]) -> None:
-    """Cover the vector's dimension from `start` on, for one tile's length: side by side if it is whole, else one
-    vector after the other."""
+    """Call `body` for one tile from position `start` of the vectorized dimension.
+
+    An incomplete tile at the end is processed one vector at a time.
+    """
     if w.p.tiled == "all":
         body(_Tile(w, start, w.p.unroll))
         return
@@ -132,8 +134,7 @@ def _cover(w: Writer, start: str, body: Callable[[_Tile], None]) -> None:
 
 
 def write_column(w: Writer) -> None:
-    """The body of a kernel that reduces the outer dimensions: vectors along the inner one, an accumulator a
-    column."""
+    """Write the body of a "column" kernel: vectors along a kept dimension, an accumulator for each column."""
     p = w.p
     hoist(w, 0, set())
     if p.split:

@@ -1,4 +1,4 @@
-"""Kernels without reductions: outer dimensions, then vectors; threads share the outer ones, or the vectors."""
+"""Kernels without reductions: loops over outer dimensions, then vectors. Threads share the outer loops, or vectors."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from ..language.memory import load_address
 from ..language.transpose import SIDE, WORDS, transposed
 from ..language.writer import Writer
 
-#: elements that one thread's share is a multiple of
+#: a thread's share of the vectorized dimension is a multiple of so many elements
 GRANULE = 64
 
-#: positions along the dimension before the vector's that are transposed at a time: stores reach the cache before wider
-#: loads read them
+#: positions along the dimension before the vectorized one that are transposed at a time. Stores must reach the cache
+#: before wider loads read them (no store forwarding)
 _BLOCK = 64
 
 
 def write_scalar(w: Writer) -> None:
-    """A kernel over one position."""
+    """Write the body of a kernel over a single position."""
     write_stores(w, range(len(w.k.stores)), 0)
 
 
 def write_pointwise(w: Writer) -> None:
-    """The body of a kernel without reductions: loops over the index space, vectors along the inner one."""
+    """Write the body of a kernel without reductions: loops over the index space, vectors along the inner dimension."""
     p = w.p
     hoist(w, 0, set())
     every = range(len(w.k.stores))
@@ -56,8 +56,11 @@ def write_pointwise(w: Writer) -> None:
 
 
 def _write_turned(w: Writer, store: Callable[[list[str]], list[str]]) -> None:
-    """Blocks of the inner two dimensions as one, which all accesses walk in one order but for those that are transposed
-    before; threads share the blocks."""
+    """Write the body of a pointwise kernel with transposed loads.
+
+    The inner two dimensions are flattened into one and processed in blocks, which threads share. Loads that have the
+    other dimension order are transposed into a buffer first.
+    """
     p, (*lead, before) = w.p, w.p.outer
     count = w.i64((_BLOCK + 1) * SIDE)
     buffers = {
@@ -82,8 +85,10 @@ def _write_turned(w: Writer, store: Callable[[list[str]], list[str]]) -> None:
 
 
 def _turn(w: Writer, i: int, buffer: str, count: str) -> None:
-    """Transpose a block of load `i`, from the writer's position on. A row of 16 is stored over the end of the one
-    before, which is shorter."""
+    """Write the transposition of a block of load `i` into `buffer`, from the writer's position on.
+
+    Rows are shorter than the 16 lanes that are stored; each row overwrites the unused lanes of the one before.
+    """
     start, size = load_address(w, i), w.size(w.p.vector)
     apart, last = w.word("lstride", i, w.p.vector), w.sub(size, 1)
 

@@ -1,4 +1,7 @@
-"""Accumulators, and partial results that threads leave for one another."""
+"""Accumulators of reductions, blocked sums, and partial results of threads in scratch.
+
+A blocked sum adds blocks of terms in the terms' own type, and the sums of blocks in float64.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ _BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "f32": 32, "i64": 64, "f64": 64
 
 
 def run_dtype(w: Writer, r: int) -> str:
-    """The register type in which a run of terms of reduction `r` is combined."""
+    """The register type in which a block of terms of reduction `r` is combined."""
     return sc.register_dtype(w.k.nodes[w.k.nodes[r].args[0]].dtype)
 
 
 def total_dtype(w: Writer, r: int) -> str:
-    """The register type in which runs are combined: sums and products of float32 are kept in float64."""
+    """The register type in which blocks are combined: float64 for sums and products of float32."""
     run = run_dtype(w, r)
     return "f64" if run == "f32" and w.k.nodes[r].attrs["kind"] in ("sum", "prod") else run
 
@@ -33,12 +36,12 @@ def _identities(w: Writer, reds: list[int], dtypes: list[str], lanes: int) -> Ca
 
 
 def starts(w: Writer, reds: list[int], lanes: int) -> Carried:
-    """Start values and types of the totals of `reds`."""
+    """The initial values and types of the totals of the reductions `reds`."""
     return _identities(w, reds, [total_dtype(w, r) for r in reds], lanes)
 
 
 def fold(w: Writer, reds: list[int], carried: list[str], lanes: int) -> list[str]:
-    """The runs with the values of the current position added."""
+    """The accumulators of a block, combined with the values at the current position."""
     out = []
     for r, acc in zip(reds, carried):
         node = w.k.nodes[r]
@@ -52,7 +55,7 @@ def fold(w: Writer, reds: list[int], carried: list[str], lanes: int) -> list[str
 
 
 def merge(w: Writer, reds: list[int], a: list[str], b: list[str], lanes: int) -> list[str]:
-    """Two sets of totals as one."""
+    """The totals `a` and `b` of the reductions `reds`, combined."""
     out = []
     for r, x, y in zip(reds, a, b):
         node, total = w.k.nodes[r], total_dtype(w, r)
@@ -69,10 +72,10 @@ def blocks(
     carried: Carried,
     body: Callable[[tuple[str, str], Carried], list[str]],
 ) -> list[str]:
-    """Add what lies between bounds to the totals `carried`: with `blocked`, in runs of `length`.
+    """Combine the values between `bounds` with the totals `carried`; with `blocked`, in blocks of `length`.
 
-    A run is short and added up in the type of its terms, which is as fast as one long sum; its rounding errors
-    are few, independent of those of other runs, and none are added between runs.
+    A block is short and summed in the type of its terms, which is as fast as one long sum. Its rounding errors are
+    small and independent of those of other blocks; combining blocks in float64 adds none.
     """
 
     def add(part: tuple[str, str], totals: list[str]) -> list[str]:
@@ -95,14 +98,14 @@ def blocks(
 
 
 def across(w: Writer, r: int, x: str, lanes: int) -> str:
-    """The lanes of reduction `r`'s total combined."""
+    """The lanes of reduction `r`'s total, combined into a scalar."""
     node, total = w.k.nodes[r], total_dtype(w, r)
     dtype = total if total.startswith("f") else node.dtype
     return sc.horizontal(w, node.attrs["kind"], x, dtype, lanes)
 
 
 def finish(w: Writer, reds: list[int], values: list[str], lanes: int) -> None:
-    """Make finished reductions visible as node values."""
+    """Define finished reductions as values of their nodes."""
     for r, name in zip(reds, values):
         node, total = w.k.nodes[r], total_dtype(w, r)
         if total.startswith("f"):
@@ -111,7 +114,7 @@ def finish(w: Writer, reds: list[int], values: list[str], lanes: int) -> None:
 
 
 def of_level(w: Writer, depth: int | None = None) -> list[int]:
-    """The reductions with `depth` reductions on their longest path, or all."""
+    """The reductions of level `depth` (`Node.depth`); None: all."""
     nodes = enumerate(w.k.nodes)
     return [i for i, n in nodes if n.op == "reduce" and depth in (None, n.depth)]
 
@@ -122,19 +125,19 @@ def levels(w: Writer) -> int:
 
 
 def spanning(w: Writer) -> list[int]:
-    """Stores over the whole index space, reduced dimensions included."""
+    """The stores over the whole index space, reduced dimensions included."""
     stores = enumerate(w.k.stores)
     return [i for i, s in stores if any(s.strides[d] for d in w.k.reduced)]
 
 
 def kept(w: Writer) -> list[int]:
-    """Stores of the reduced shape."""
+    """The stores of the reduced shape."""
     wide = set(spanning(w))
     return [i for i in range(len(w.k.stores)) if i not in wide]
 
 
 def stores_at(w: Writer, level: int) -> list[int]:
-    """Spanning stores that may be written while the reductions of `level` run, and not earlier."""
+    """The spanning stores of the pass of level `level`: their values are not known in an earlier pass."""
     return [s for s in spanning(w) if w.k.nodes[w.k.stores[s].node].depth == level - 1]
 
 
@@ -147,7 +150,7 @@ def _cell_type(w: Writer) -> str:
 
 
 def cell(w: Writer, thread: str, m: int, width: str, at: str) -> str:
-    """The address of partial result `m` of a thread for kept element `at` of `width`."""
+    """The address in scratch of a thread's partial result of reduction `m` for kept element `at` of `width`."""
     row = w.add(w.mul(thread, w.i64(len(of_level(w)))), w.i64(m))
     slot = w.add(w.mul(row, width), at)
     scratch = w.word("scratch")
@@ -157,7 +160,7 @@ def cell(w: Writer, thread: str, m: int, width: str, at: str) -> str:
 
 
 def put(w: Writer, at: str, name: str, r: int, lanes: int) -> None:
-    """A partial result into its cell (or a vector of them into theirs)."""
+    """Store a partial result of reduction `r` (or a vector of them) at the address `at` of its cell."""
     reg, cell_type = total_dtype(w, r), _cell_type(w)
     integer, ty = sc.shaped(f"i{_BITS[reg]}", lanes), sc.shaped(cell_type, lanes)
     if reg.startswith("f"):
@@ -168,7 +171,7 @@ def put(w: Writer, at: str, name: str, r: int, lanes: int) -> None:
 
 
 def get(w: Writer, at: str, r: int, lanes: int) -> str:
-    """What `put` left."""
+    """Load a partial result that `put` stored."""
     reg, cell_type = total_dtype(w, r), _cell_type(w)
     integer, ty = sc.shaped(f"i{_BITS[reg]}", lanes), sc.shaped(cell_type, lanes)
     name = w.read(at, ty, 4, w.mask if lanes else None)

@@ -1,13 +1,14 @@
-"""A kernel description as an MLIR function over `scf`, `arith`, `vector` and `llvm`.
+"""A kernel description as an MLIR function in the dialects `scf`, `arith`, `vector` and `llvm`.
 
-Four loop structures, by how vectors lie to the reduced dimensions:
+There are four loop structures, by the dimension that vectors run along:
 
-    scalar      no loops
-    pointwise   outer dimensions (threads) · vectors
-    row         outer dimensions (threads) · for each level of reductions a pass over the row · a last one that stores
-    column      outer dimensions and tiles of vectors (threads) · the same, with accumulators in registers
+    scalar      no dimensions, no loops
+    pointwise   no reductions: outer dimensions (shared by threads) · vectors
+    row         a reduced dimension: outer dimensions (threads) · for each level of reductions a pass over the row · a
+                last pass that stores
+    column      a kept dimension: outer dimensions and tiles of vectors (threads) · the same passes
 
-The tail of a vector loop is one masked vector.
+The end of a vector loop is one masked vector.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MODES = {
 
 
 def render(k: Kernel, p: Plan, name: str) -> tuple[str, set[str]]:
-    """The function `name` as MLIR text, and the external functions that it calls."""
+    """The kernel as MLIR text of a function `name`, and the external functions that it calls."""
     w = Writer(k, p)
     _MODES[p.mode](w)
     text = f"  llvm.func @{name}(%w: !llvm.ptr) {{\n{w.text()}\n    llvm.return\n  }}"

@@ -2,7 +2,7 @@
 
     outer dimensions (threads) · for each level of reductions a pass over the row · a last pass that stores
 
-With few rows, threads share each row, leave partial results in scratch, and after a barrier combine them.
+With few rows, threads share each row, store partial results in scratch, and combine them after a barrier.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .reductions import (
 def _pass(
     w: Writer, reds: list[int], stores: list[int], bounds: tuple[str, str] | None = None
 ) -> list[str]:
-    """All reductions `reds` over the row, as scalars. `bounds` limits the first loop."""
+    """The reductions `reds` over the row, as scalars, and the stores `stores`. bounds: limits of the outermost loop."""
     p, lanes = w.p, w.lanes
     whole_row = (w.i64(0), w.size(p.vector))
 
@@ -59,7 +59,7 @@ def _pass(
 
 
 def _sweep(w: Writer, stores: list[int]) -> None:
-    """A last pass that only stores."""
+    """Write the last pass, which only stores."""
 
     def store(_: list[str]) -> list[str]:
         write_stores(w, stores, w.lanes)
@@ -74,8 +74,7 @@ def _sweep(w: Writer, stores: list[int]) -> None:
 
 
 def write_row(w: Writer) -> None:
-    """The body of a kernel that reduces the inner dimensions: a row at a time, as often as reductions depend
-    on each other."""
+    """Write the body of a "row" kernel: one row at a time, with one pass for each level of reductions."""
     p = w.p
     hoist(w, 0, set())
     if p.split:

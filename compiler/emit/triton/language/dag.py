@@ -1,9 +1,9 @@
-"""The expression DAG of a kernel as lines of Triton, for regions and for what follows a contraction alike.
+"""The expression DAG of a kernel as lines of Triton, for regions and for epilogues.
 
     node 3 = add(node 1, node 2), float32    →    add_3 = load_1 + load_2
 
-Nodes, constants, random numbers and rounding are written here. A `Frame` knows the rest: where the tile's elements
-lie in memory, where a line belongs, which numbers a launch passes.
+This module writes nodes, constants, random numbers and rounding. A `Frame` provides the rest: addresses of the tile's
+elements, the scope of a line, kernel arguments.
 """
 
 from __future__ import annotations
@@ -28,16 +28,23 @@ from .expressions import (
 
 
 class Fours(NamedTuple):
-    """block: the number of the Philox block of each four neighbours along the columns, an expression. shape: of a
-    value at all of the tile's elements."""
+    """Groups of four elements along the columns, each of which shares a Philox block.
+
+    block: the number of each group's Philox block, as an expression. shape: the shape of the tile, as text.
+    """
 
     block: str
     shape: str
 
 
 class Frame(Protocol):
-    """The kernel around a DAG. used: the functions that are called. coarse: see `precision.coarse`. numbers: names of
-    operands and constants, by kind, in the order in which they are met."""
+    """The kernel around a DAG.
+
+    Attributes:
+        used: the device functions that are called.
+        coarse: the nodes that need only half precision (`precision.coarse`).
+        numbers: the names of operands and constants, by kind, numbered in order of use.
+    """
 
     k: Kernel
     used: set[str]
@@ -45,30 +52,30 @@ class Frame(Protocol):
     numbers: dict[str, dict[tuple[Any, ...], str]]
 
     def known(self, key: Any) -> str | None:
-        """The variable that was named for `key`, where it can be read from here."""
+        """The variable for `key`, if there is one in an open scope; otherwise None."""
 
     def name(self, key: Any, wanted: str, text: str, dims: frozenset[int]) -> str:
-        """A variable that holds `text`, which varies along `dims` of the index space."""
+        """A variable with the value `text`, which varies along `dims` of the index space."""
 
     def add(self, text: str, dims: frozenset[int]) -> None:
         """Add a line that is computed once for each position along `dims`."""
 
     def parameter(self, name: str, kind: str, value: int | float | Place) -> str:
-        """A number that a launch passes."""
+        """Add a kernel argument, and return its name."""
 
     def numbered(self, kind: str, key: tuple[Any, ...]) -> str:
-        """A name for `key`: its kind, and a number in the order in which keys are met, whatever the op's."""
+        """The name of `key`: its kind, and a number in order of use, so that equal regions have equal names."""
         own = self.numbers.setdefault(kind, {})
         return own.setdefault(key, f"{kind}{len(own)}")
 
     def load(self, slot: int) -> str:
-        """The elements of load `slot`, as an expression of the register's type."""
+        """The value of load `slot`, as an expression of the register type."""
 
     def position(self, slot: int) -> str:
-        """The value of index `slot` at the tile's elements; "" for 0."""
+        """The value of index `slot` at the tile's elements, as an expression; "" for 0."""
 
     def fours(self, slot: int, dims: frozenset[int]) -> Fours | None:
-        """Where four neighbours along the columns always share a Philox block of index `slot`: which."""
+        """The groups of four elements along the columns that share a Philox block of index `slot`; None: no groups."""
 
 
 def value(f: Frame, i: int) -> str:
@@ -109,11 +116,11 @@ def _constant(f: Frame, i: int, node: Node) -> str:
     return f.parameter(name, scalar_type(dtype), number)
 
 
-# -- random numbers: Philox 4x32-10; the definition is docs/random.md's
+# -- random numbers: Philox 4x32-10, as defined in docs/random.md
 
 
 def _random(f: Frame, i: int, node: Node) -> str:
-    """A draw's elements at the tile's positions."""
+    """The random numbers at the tile's positions."""
     index, seed, offset = node.args
     slot, dims, kind = f.k.nodes[index].slot, f.k.nodes[index].dims, node.attrs["kind"]
     number = signed(node.attrs["stream"])
@@ -154,7 +161,7 @@ def _numbers(f: Frame, kind: str, words: list[str]) -> list[str]:
 def _one_by_one(
     f: Frame, i: int, position: str, state: str, kind: str, dims: frozenset[int]
 ) -> str:
-    """Each element computes its block, and takes its own word of it."""
+    """Random numbers without groups of four: each element computes its Philox block and uses one word of it."""
     at = f"place_{i}"
     f.add(f"{at} = {position or 'tl.full([], 0, tl.int32)'}", dims)
     words = _words(f, i, f"{at} // 4", state, dims)

@@ -1,10 +1,10 @@
-"""Functions that generated kernels call, as text; a kernel's source carries those that it needs."""
+"""Device functions that generated kernels call, as text. A kernel's source includes those that it needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: what every source begins with
+#: the start of every source
 HEADER = """\
 import triton
 import triton.language as tl
@@ -185,5 +185,5 @@ def functions(names: Iterable[str]) -> str:
 
 
 def source(kernel: str, names: Iterable[str], comment: str = "") -> str:
-    """A whole source: imports, functions, the kernel under its comment."""
+    """A complete source: imports, device functions, and the kernel with a comment before it."""
     return f"{HEADER}{functions(names)}\n\n{comment}@triton.jit\n{kernel}"

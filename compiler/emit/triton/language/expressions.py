@@ -1,6 +1,6 @@
-"""One elementwise op as an expression of Triton's Python.
+"""Elementwise ops as expressions of Triton.
 
-In registers halves are float32, rounded where the IR's element type says so; the rest is as in memory.
+In registers, half precision is float32, rounded where the IR's element type requires it; other types are as in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POINTERS = {
 
 _PREDICATES = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
-#: their result is one of their operands, up to the sign: there is nothing to round
+#: ops whose result is one of their operands, up to the sign, and needs no rounding
 _EXACT = frozenset(
     {"maximum", "minimum", "neg", "abs", "sign", "copysign", "select", "floor", "ceil", "trunc", "round"}
 )  # fmt: skip
@@ -42,22 +42,22 @@ def triton_type(dtype: str) -> str:
 
 
 def pointer_type(dtype: str) -> str:
-    """`*fp32` for `f32`, as signatures spell it."""
+    """`*fp32` for `f32`: the type of a pointer in a signature."""
     return _POINTERS[dtype]
 
 
 def scalar_type(dtype: str) -> str:
-    """A number's parameter type: `fp32` for `f32`."""
+    """`fp32` for `f32`: the type of a number in a signature."""
     return _POINTERS[register_dtype(dtype)].removeprefix("*")
 
 
 def loaded(text: str, dtype: str) -> str:
-    """A value as it comes from memory → as it is in a register."""
+    """Convert a loaded value to its register type."""
     return f"{text}.to(tl.float32)" if dtype in HALVES else text
 
 
 def rounded(text: str, dtype: str) -> str:
-    """A float32 as the nearest value of a half type, in float32."""
+    """A float32 rounded to the nearest value of f16 or bf16, as float32."""
     return f"{text}.to({triton_type(dtype)}).to(tl.float32)"
 
 
@@ -81,9 +81,16 @@ def elementwise(
     used: set[str],
     coarse: bool = False,
 ) -> str:
-    """The op `name` on values in registers. Functions that it calls are added to `used`.
+    """The elementwise op `name` as an expression.
 
-    args: names of variables, or literals. coarse: the digits of a half are enough.
+    Args:
+        name: the op's name.
+        args: names of variables, or literals.
+        arg_dtypes: the element types of the operands.
+        dtype: the element type of the result.
+        attrs: the op's attributes.
+        used: the device functions that are called are added to it.
+        coarse: whether the precision of a half-precision result suffices.
     """
     source = arg_dtypes[0]
     if name not in _OPERATORS:
@@ -111,7 +118,7 @@ def elementwise(
 
 
 def _as_tensor(text: str, dtype: str) -> str:
-    """A literal as a tensor, which has methods; names as they are."""
+    """A literal as a tensor, so that it has methods; names of variables are returned as they are."""
     return (
         text
         if text.isidentifier() or text.startswith("tl.")

@@ -1,4 +1,4 @@
-"""How many programs a launch has: expressions of a kernel over its numbers."""
+"""The grid of a launch, evaluated from a kernel's expressions over its arguments."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ def _tree(text: str) -> ast.expr:
 
 
 def _value(node: ast.expr, numbers: Mapping[str, Any]) -> Any:
-    """The value of an expression of numbers, their names, + - * // %, `or`, cdiv, min and max; nothing else is
-    evaluated, since a saved program holds such text.
+    """The value of an expression.
+
+    Only numbers, names, + - * // %, `or`, cdiv, min and max are allowed, since the text may come from a file.
 
     Raises:
-        CompileError: it has another part.
+        CompileError: the expression has anything else.
     """
     match node:
         case ast.Constant(value=int() as value):

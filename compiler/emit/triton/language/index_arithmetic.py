@@ -1,4 +1,4 @@
-"""How flat positions become addresses: lines of Triton that take a number apart into coordinates."""
+"""Conversion of flat positions to coordinates and offsets, as lines of Triton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def offsets(
     p: Parameters, stem: str, position: str, sizes: Sequence[int], walks: Sequence[Sequence[int]],
     lines: list[str],
 ) -> list[str]:  # fmt: skip
-    """Append the lines that take `position` (row-major in `sizes`) apart; for each walk its offset there."""
+    """Append lines that split a flat row-major position over `sizes` into coordinates; return the walks' offsets."""
     own, strides = merged(sizes, walks)
     names: list[str] = []
     rest = position

@@ -1,4 +1,6 @@
-"""One kernel that runs one of several launches in each of its programs: what it is passed, and how it chooses.
+"""Kernels that combine several launches of one source: each program runs a part of one of them.
+
+This module has their parameters, and the choice of the launch by program id:
 
 def KERNEL(a_0, a_1, M): …   →   if program < begin_1:    begin = program * 0, a = a_0
                                  else:                    begin = begin_1,     a = a_1
@@ -16,10 +18,11 @@ from ..program_builder import Held
 
 @dataclass
 class Passed:
-    """What one kernel is passed in the place of several launches of one text.
+    """The parameters and arguments of a kernel that replaces several launches of one source.
 
-    varying: the parameters that differ between launches, which become one for each (`name_0`, `name_1`, …). given:
-    what stands for each parameter of a launch. parameters, args: of the one kernel.
+    varying: the parameters whose arguments differ between launches; each becomes one parameter per launch (`name_0`,
+    `name_1`, …). given: for each parameter of the source, the first parameter that has the same arguments and type in
+    all launches; often itself. parameters, args: those of the combined kernel.
     """
 
     varying: list[str]
@@ -28,22 +31,22 @@ class Passed:
     args: list[int | float | Place] = field(default_factory=list)
 
     def add(self, name: str, kind: str, value: int | float | Place) -> None:
-        """A further parameter."""
+        """Add a parameter."""
         self.parameters[name] = kind
         self.args.append(value)
 
     @property
     def bytes(self) -> int:
-        """The parameters' size."""
+        """The size of the parameters in bytes."""
         return sum(4 if kind == "i32" else 8 for kind in self.parameters.values())
 
 
 def passed(group: Sequence[Held]) -> Passed:
-    """The parameters that all launches have in common, and the names of the others, which are still to be added."""
+    """The parameters with equal arguments in all launches, and the names of the others, which `add_varying` adds."""
     kinds = group[0].source.parameters
     names, first = list(kinds), group[0].args
     columns = [tuple(m.args[i] for m in group) for i in range(len(names))]
-    # what is updated is read, too: a parameter may always be the same as an earlier one
+    # an updated tensor is also read, so a parameter may equal an earlier one in every launch
     same = [
         next(
             j
@@ -62,14 +65,14 @@ def passed(group: Sequence[Held]) -> Passed:
 
 
 def add_varying(to: Passed, number: int, m: Held) -> None:
-    """The parameters of launch `number` that differ from those of others."""
+    """Add the parameters of launch `number` that differ between launches."""
     values = dict(zip(m.source.parameters, m.args))
     for name in to.varying:
         to.add(f"{name}_{number}", m.source.parameters[name], values[name])
 
 
 def choice(varying: Sequence[str], low: int, high: int, depth: int = 1) -> list[str]:
-    """Lines that choose among launches low … high by the program's number: the n-th begins at `begin_<n>`."""
+    """Lines that choose among launches low … high by program id. Launch n begins at program `begin_<n>`."""
     indent = "    " * depth
     if high - low == 1:
         begin = f"begin_{low}" if low else "program * 0"

@@ -1,7 +1,7 @@
-"""A kernel's parameters and what one launch passes for them, collected while its text is written.
+"""The parameters of a kernel and the arguments of one launch, collected while the source is written.
 
-Sizes and strides are run-time numbers, so that layers of different sizes share a kernel. Strides of 0 and
-1 are written into the text: what they allow, wide loads and loads of one element, is decided by it.
+Sizes and strides are arguments, so that layers of different sizes share a kernel. Strides of 0 and 1 are literals,
+since they decide whether loads are vectorized or broadcast.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from .expressions import pointer_type
 
 @dataclass
 class Parameters:
-    """types: name to Triton type, in order. values: of this launch."""
+    """The parameters. types: Triton types by name, in order. values: the arguments of this launch."""
 
     types: dict[str, str] = field(default_factory=dict)
     values: list[int | float | Place] = field(default_factory=list)
 
     def pointer(self, name: str, dtype: str, place: Place) -> str:
-        """A pointer parameter to a value of `dtype` at `place`; gives its name."""
+        """Add a pointer to elements of `dtype` at `place`; returns its name."""
         self.types[name] = pointer_type(dtype)
         self.values.append(place)
         return name
 
     def number(self, name: str, value: int) -> str:
-        """A run-time number. One that exists already must have the same value.
+        """Add an integer, unless it exists; returns its name.
 
         Raises:
-            ValueError: it has another one.
+            ValueError: it exists with another value.
         """
         if name in self.types:
             if self.values[list(self.types).index(name)] != value:
@@ -44,34 +44,34 @@ class Parameters:
         return name
 
     def stride(self, name: str, value: int) -> str:
-        """A stride: 0 and 1 as they are, others as run-time numbers."""
+        """The text of a stride: the literals 0 and 1, otherwise a parameter."""
         return str(value) if value in (0, 1) else self.number(name, value)
 
     def strides(self, stem: str, values: Sequence[int]) -> list[str]:
-        """Parameters `stem0`, `stem1`, … for strides in elements; gives their texts."""
+        """The texts of strides in elements, with parameters `stem0`, `stem1`, …"""
         return [self.stride(f"{stem}{i}", s) for i, s in enumerate(values)]
 
 
 def term(coordinate: str, stride: str) -> str:
-    """A coordinate times a stride; "" if that is zero."""
+    """The text of a coordinate times a stride; "" if it is 0."""
     if stride == "0" or coordinate == "0":
         return ""
     return coordinate if stride == "1" else f"{coordinate} * {stride}"
 
 
 def total(terms: Iterable[str]) -> str:
-    """A sum; "0" of nothing."""
+    """The text of a sum; "0" without terms."""
     found = [t for t in terms if t]
     return " + ".join(found) if found else "0"
 
 
 def is_wide(b: Placement, value: int) -> bool:
-    """Whether positions in a value need 64 bits."""
+    """Whether offsets in a value need 64 bits."""
     return extent(b.body.types[value].shape, b.strides(value)) >= WIDE
 
 
 def wide(text: str, needed: bool) -> str:
-    """An index as 64 bits, if needed."""
+    """The text of an index, converted to 64 bits if needed."""
     return f"({text}).to(tl.int64)" if needed and text not in ("0", "1") else text
 
 
@@ -81,7 +81,7 @@ def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
 
 
 def addresses(base: str, left: str, right: str, shape: str) -> str:
-    """The addresses of a matrix's elements. left, right: what differs by row and by column; "" if nothing."""
+    """The text of the addresses of a matrix's elements. left, right: the offsets by row and by column, or ""."""
     terms = [base]
     if left:
         terms.append(f"({left})[:, None]" if not left.isidentifier() else f"{left}[:, None]")

@@ -1,10 +1,10 @@
-"""Which values of a kernel need no more digits than a half has.
+"""Which values of a kernel need only the precision of a half-precision result.
 
-    softmax of bfloat16: exp, sum, division in float32, then rounded to 8 bits    →    all three may be off by 2⁻¹⁶
-    the same of float32                                                            →    none may
+    softmax of bfloat16: exp, sum, division in float32, then rounded to 8 bits    →    errors of 2⁻¹⁶ are allowed
+    the same of float32                                                            →    they are not
 
-Functions then have forms that take a third of the instructions (class "h" of an op's `triton`). Where every element
-takes forty of them, these decide what a kernel waits for: memory, or them.
+For such values, math functions have forms with a third of the instructions (class "h" of an op's `triton`). In kernels
+with costly functions, this decides whether they are bound by memory or by arithmetic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SMOOTH = frozenset(
 
 
 def coarse(k: Kernel) -> frozenset[int]:
-    """The nodes that only matter rounded to a half."""
+    """The nodes all of whose uses end in a value that is rounded to half precision."""
     stored = {s.node for s in k.stores}
     users: list[list[int]] = [[] for _ in k.nodes]
     for i, node in enumerate(k.nodes):

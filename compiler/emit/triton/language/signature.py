@@ -1,4 +1,4 @@
-"""The text of a kernel that follows from its parameters: what Triton may assume of numbers, and names."""
+"""Kernel signatures: parameter names, and what Triton may assume of integers (multiples of 16)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .parameters import Parameters, indented
 
 
 class Described(Protocol):
-    """What a kernel is for. label: for profiles; comment: the op, for readers of the source."""
+    """The origin of a kernel. label: for profiles. comment: the op, for readers of the source."""
 
     label: str
     comment: Callable[[], str] | None
@@ -36,8 +36,19 @@ def add_kernel(
 ) -> None:
     """Add the launch of a kernel.
 
-    names: of its `tl.constexpr` parameters. lines: its body. without_divisibility: parameters for which Triton is not
-    told that they are multiples of 16, which would only give more variants of the kernel.
+    Args:
+        b: the builder.
+        stem: the start of its name.
+        params: its parameters, with the arguments of this launch.
+        names: the names of its `tl.constexpr` parameters.
+        lines: its body.
+        configs: its configurations.
+        grid: expressions of the grid's sizes.
+        constants: the values of further constants.
+        epilogue: its origin.
+        used: the device functions that it calls.
+        without_divisibility: the parameters for which Triton is not told that they are multiples of 16, which would
+            only give more variants of the kernel.
     """
     wanted = {
         n
@@ -57,7 +68,7 @@ def add_kernel(
 def _factored(
     params: Parameters, lines: list[str], grid: Sequence[str], wanted: set[str]
 ) -> tuple[Parameters, list[str], list[str]]:
-    """Numbers that are multiples of 8 or 4, but not of 16, with that factor in the text, so that Triton knows.
+    """Write the factor of integers that are multiples of 8 or 4, but not of 16, into the source for Triton.
 
     N = 24    →    N = N_by8 * 8, N_by8 = 3
     """
@@ -78,7 +89,7 @@ def _factored(
     return found, [*head, *lines], grid
 
 
-#: numbers that no address is a multiple of: it helps no load to know that they are multiples of 16
+#: numbers that are no factors of addresses: knowing that they are multiples of 16 does not help
 _WITHOUT_DIVISIBILITY = re.compile(
     r"batches|splits|phases|rows|(y_size|x_size|q_size|stride|padding|dilation|stream|batch_)\w*$"
 )
@@ -88,7 +99,7 @@ _LONGEST = 60
 
 
 def _short(stem: str) -> str:
-    """A readable name that isn't too long."""
+    """The start of a kernel's name, shortened."""
     if len(stem) <= _LONGEST:
         return stem
     return f"{stem[: _LONGEST - 7]}_{hashlib.sha256(stem.encode()).hexdigest()[:6]}"

@@ -1,8 +1,8 @@
-"""Where the largest or smallest element of a row stands: argmax and argmin.
+"""argmax and argmin.
 
-Each lane of a tile keeps the best of the elements that it meets, and where that stood; then the lanes are compared. The
-first of equal ones wins, NaN above all, as in PyTorch. Where few rows are long, programs share them, and a second
-launch compares what they found.
+Each lane of a tile keeps the extremum of its elements and its position; then the lanes are compared. Of equal elements
+the first wins, and NaN wins over all numbers, as in PyTorch. If there are few long rows, several programs share each,
+and a second launch compares their results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..program_builder import NAME, Builder, Source
 
 
 def position(b: Builder, o: Op) -> None:
-    """A reduction that finds a position; the others are in fused kernels."""
+    """Add the launches of argmax or argmin, the reductions that do not run in region kernels."""
     attrs = read(OPS["reduce"], o.op.attributes)
     choice = b.choice
     if choice.kind == "pytorch":
@@ -41,7 +41,7 @@ def position(b: Builder, o: Op) -> None:
 
 
 def _worst(dtype: str, largest: bool) -> str:
-    """What no element is worse than."""
+    """The initial value: no element is worse."""
     if dtype in FLOATS:
         return f'{"-" if largest else ""}float("inf")'
     bits = int(dtype.lstrip("ui"))
@@ -51,12 +51,12 @@ def _worst(dtype: str, largest: bool) -> str:
 
 
 def _most(dtype: str) -> int:
-    """The largest position."""
+    """The greatest position of an integer type."""
     return (1 << (int(dtype[1:]) - 1)) - 1
 
 
 class Search:
-    """The launches of one op. found: the element type of numbers that are compared; place: of positions."""
+    """The launches of one op. found: the register type of compared elements. place: the type of positions."""
 
     def __init__(self, b: Builder, o: Op, largest: bool, dim: int, choice: Choice) -> None:
         self.b, self.o, self.largest, self.dim = b, o, largest, dim
@@ -72,7 +72,7 @@ class Search:
         self.found_by = b.ways([TritonConfig({"ROWS": 1, "COLS": 1})])[:1]
 
     def launch(self) -> None:
-        """All of it."""
+        """Add the launches."""
         if self.pieces == 1:
             self._search(None)
             return
@@ -83,7 +83,7 @@ class Search:
         self._compare(first, second)
 
     def _search(self, partial: tuple[Place, Place] | None) -> None:
-        """The best of each row, or of each piece of it."""
+        """Add the launch that finds the extremum of each row, or of each piece of it (`partial`)."""
         b, p = self.b, Parameters()
         p.pointer("x", b.body.types[self.x].dtype, b.place(self.x))
         if partial is None:
@@ -132,7 +132,7 @@ class Search:
         ])  # fmt: skip
         lines += self._lanes()
         if partial is None:
-            where = "tl.arange(0, ROWS)" if target == "0" else target  # of one row
+            where = "tl.arange(0, ROWS)" if target == "0" else target  # the position in one row
             lines.append(f"tl.store(out + {where}, found.to(tl.int64), mask=row_ok)")
             self._add(p, lines, self.found_by, ("cdiv(rows, ROWS)",), "")
             return
@@ -144,7 +144,7 @@ class Search:
         self._add(p, lines, self.found_by, ("cdiv(rows, ROWS)", "pieces"), "_partial")
 
     def _compare(self, values: Place, places: Place) -> None:
-        """The best of what programs found in the pieces of a row."""
+        """Add the launch that compares the results of the pieces of each row."""
         b, p = self.b, Parameters()
         p.pointer("values", self.found, values)
         p.pointer("places", self.place, places)
@@ -166,7 +166,7 @@ class Search:
         self._add(p, lines, ways, ("rows",), "")
 
     def _lanes(self) -> list[str]:
-        """Lines: from the best of each lane to `found` and, of pieces, `top`."""
+        """Lines that reduce the results of lanes to `found` (the position) and, for pieces, `top` (the extremum)."""
         extreme, missing = "max" if self.largest else "min", self.found in FLOATS
         lines = []
         if missing:

@@ -1,8 +1,8 @@
-"""Attention, forward and backward, as flash-style kernels.
+"""The launches of attention, forward and backward (FlashAttention).
 
-The forward is one kernel. The backward is one for dq, which also leaves the sums of dy times y that the next
-ones need, one for dk and dv, and one more where the bias's gradient is wanted. Each result is added up by one
-program, in one order.
+The forward is one kernel. The backward has a kernel for dq, which also stores sum(dy * y) of each row for the following
+ones, a kernel for dk and dv, and one for the bias's gradient if that is needed. Each element of a result is summed by
+one program in a fixed order, so results are deterministic.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ..program_builder import Builder, Source
 from . import library_attention
 from .attention_text import BIAS_GRAD, FORWARD, HELPERS, KEPT, KEY_GRAD, PRECISION, QUERY_GRAD
 
-#: scales from here on can go into exp2's multiply-add: they leave the order of scores, and -inf, as they are
+#: scales of at least this can be part of exp2's multiply-add: they preserve the order of scores, and -inf
 _LEAST = 2.0**-100
-#: with more channels, registers are too few for a second loop, without masks, in the gradient of keys
+#: with more channels, registers do not suffice for a second loop without masks in the gradient of keys
 _SPLIT = 128
-#: sizes that are multiples of this have no ragged last block
+#: sizes that are multiples of this have no incomplete last block
 _BLOCK = 128
 
 
 def attention(b: Builder, o: Op) -> None:
-    """`gflow.attention`."""
+    """Add the launches of a `gflow.attention`."""
     if _by_library(b, o):
         return
     call = _Call(b, o, 0)
@@ -44,7 +44,7 @@ def attention(b: Builder, o: Op) -> None:
 
 
 def _by_library(b: Builder, o: Op) -> bool:
-    """Add PyTorch's call of a library's kernel, if that is what was chosen."""
+    """Add the call of a library's kernel if that was chosen; returns whether it was."""
     if b.choice.kind == "kernel":
         return False
     b.choice.check(b.choice.kind == "pytorch", "is not for attention")
@@ -54,7 +54,7 @@ def _by_library(b: Builder, o: Op) -> bool:
     return True
 
 
-#: by kernel of the backward: its text, its programs, the results that it writes
+#: by kernel of the backward: its source, its grid, and the results that it writes
 _BACKWARD = {
     "attention_query_grad": (QUERY_GRAD, "cdiv(rows, BLOCK_M) * batches * heads", ("dq",)),
     "attention_key_grad": (KEY_GRAD, "cdiv(columns, BLOCK_N) * batches * (heads // GROUP)", ("dk", "dv")),
@@ -63,7 +63,7 @@ _BACKWARD = {
 
 
 def attention_grad(b: Builder, o: Op) -> None:
-    """`gflow.attention_grad`."""
+    """Add the launches of a `gflow.attention_grad`."""
     if _by_library(b, o):
         return
     types = [b.body.types[v] for v in o.operands]
@@ -87,7 +87,7 @@ def attention_grad(b: Builder, o: Op) -> None:
 
 
 class _Call:
-    """One launch: parameters, constants and the config's sizes, collected step by step.
+    """One launch, whose parameters and constants are collected step by step.
 
     first: the number of q among the operands.
     """
@@ -117,7 +117,7 @@ class _Call:
             self.p.types[name] = "i64"
 
     def tensors(self, *names: str) -> None:
-        """Operands, with the strides of batches, positions and heads; channels' are constants."""
+        """Add operands with their strides of batches, positions and heads; those of channels are constants."""
         for name in names:
             value = self.operands[name]
             self.pointer(name, value)
@@ -128,12 +128,12 @@ class _Call:
             self.constants[f"{name.upper()}_STEP"] = channel
 
     def result_strides(self, name: str, value: int) -> None:
-        """Strides of batches, positions and heads of a result; its channels are neighbours."""
+        """Add the strides of batches, positions and heads of a result, whose channels are contiguous."""
         for suffix, stride in zip("bsh", self.b.strides(value)):
             self.number(f"{name}_{suffix}", stride, is_wide(self.b, value))
 
     def extras(self) -> None:
-        """The bias, what takes part, the generator's state, sizes."""
+        """Add the bias, the operands of masks, the state of the random generator, and sizes."""
         b, attrs = self.b, self.attrs
         batches, rows, heads, channels = self.q.shape
         if self.bias is not None:
@@ -191,7 +191,7 @@ class _Call:
         self.p.values.append(value)
 
     def bias_sums(self) -> None:
-        """Along which dimensions the bias repeats, and so its gradient sums."""
+        """Add the dimensions along which the bias is broadcast, and its gradient is summed."""
         assert self.bias is not None
         sizes = self.b.body.types[self.bias].shape
         full = (self.q.shape[0], self.q.shape[2], self.q.shape[1], self.k.shape[1])

@@ -1,11 +1,11 @@
-"""The source of attention's kernels: flash style, no matrix of scores in memory, no atomics.
+"""The source of the attention kernels (FlashAttention): no matrix of scores in memory, no atomics.
 
-Scores are in base 2. Statistics and sums are float32 whatever the element type.
+Scores are scaled by log2(e) for exp2. Statistics and accumulators are float32 for all element types.
 """
 
 from __future__ import annotations
 
-#: how products of float32 are made
+#: float32 products by precision
 PRECISION = '\nPRECISION = tl.constexpr("{}")\n'
 
 HELPERS = '''
@@ -129,7 +129,7 @@ def weights_of(s, total, scale, FOLD: tl.constexpr):
     return tl.exp2(s - total)
 '''
 
-#: which weights dropout keeps; four neighbours along k's positions share a block of random words
+#: the mask of dropout; four neighbours along k's positions share a Philox block
 KEPT = '''
 
 @triton.jit
@@ -243,7 +243,7 @@ def KERNEL(
     put_rows(out, i, heads * DV, rows, y, DV, BLOCK_DV, EDGE_M)
 '''
 
-#: dq, and for the other kernels delta, the sums of dy times y
+#: dq, and for the other kernels delta = sum(dy * y) of each row
 QUERY_GRAD = """
 
 @triton.jit

@@ -1,7 +1,7 @@
-"""Checks: a launch of one program, which writes to memory of the host only if the flag is set.
+"""Run-time checks (`gflow.check`): a launch of one program, which writes to memory of the host only if a check fails.
 
-The first check that fails in a run stays in the report until the host has read it; the launch counts its runs, so
-that the error can say which call it was.
+The report keeps the first check that fails until the host has read it. The launch counts runs, so that the error can
+say in which call the check failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LINES = [
 
 
 def check(b: Builder, o: Op) -> None:
-    """A step that reports an error to the host; the run goes on."""
+    """Add the launch of a `gflow.check`. If the check fails, it reports to the host; the run continues."""
     number, p = b.check(o), Parameters()
     found = "call * 0"
     p.pointer("flag", "i1", b.place(o.operands[0]))

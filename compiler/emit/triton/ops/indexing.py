@@ -1,6 +1,6 @@
-"""Look-ups by index, and sums that go back.
+"""take, gather, index_add and index_copy.
 
-An index out of range reads nothing (zero), and adds to nothing.
+An index out of range reads 0, and writes or adds nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _kernel(
     b: Builder, stem: str, p: Parameters, body: list[str], model: Sequence[TritonConfig],
     grid: str, label: str, constants: dict[str, int] | None = None,
 ) -> None:  # fmt: skip
-    """Launch a kernel of these lines. model: ways to run it."""
+    """Add the launch of a kernel with the lines `body`. model: its configurations."""
     configs = b.ways(model)
     names = [*(constants or {}), *configs[0].constants]
     signature = ", ".join([*p.types, *(f"{n}: tl.constexpr" for n in names)])
@@ -57,7 +57,7 @@ def _wide(b: Builder, *values: int) -> bool:
 
 
 def take(b: Builder, o: Op) -> None:
-    """`gflow.take`: rows of the result are slices of x."""
+    """Add the launch of a `gflow.take`: rows of the result are slices of x."""
     x, index = o.operands
     (r,) = o.results
     dim = read(OPS["take"], o.op.attributes)["dim"]
@@ -107,7 +107,7 @@ def take(b: Builder, o: Op) -> None:
 
 
 def gather(b: Builder, o: Op) -> None:
-    """`gflow.gather`: element by element."""
+    """Add the launch of a `gflow.gather`, element by element."""
     x, index = o.operands
     (r,) = o.results
     dim = read(OPS["gather"], o.op.attributes)["dim"]
@@ -129,7 +129,7 @@ def gather(b: Builder, o: Op) -> None:
     lines = [f"e = {start} * BLOCK + tl.arange(0, BLOCK)"]
     base, place = offsets(p, "i", "e", shape, [walk, b.strides(index)], lines)
     at = "at" if wide else "at.to(tl.int32)"
-    if place == "0":  # one index for all
+    if place == "0":  # a single index
         place = "e * 0"
     lines += [
         f"at = tl.load(index + {place}, mask=e < numel, other=0)",
@@ -142,9 +142,11 @@ def gather(b: Builder, o: Op) -> None:
 
 
 def index_add(b: Builder, o: Op) -> None:
-    """`gflow.index_add`: indices in order first, then each row of the result adds up the slices that are its own,
-    first to last. Of many equal indices, programs of their own have summed whole pieces before, so that no program
-    walks a long run. No atomics: the same bits every time."""
+    """Add the launches of a `gflow.index_add`, without atomics, so that results are deterministic.
+
+    The indices are sorted first. Then each row of the result adds its slices in order. If there are many indices,
+    pieces of equal ones are summed by other programs before, so that no program iterates over a long run.
+    """
     x, index, source = o.operands
     (r,) = o.results
     dim = read(OPS["index_add"], o.op.attributes)["dim"]
@@ -226,7 +228,7 @@ def index_add(b: Builder, o: Op) -> None:
     _kernel(b, "index_add", p, body, index_add_configs(o, b.body), grid, b.label(o), constants)
 
 
-#: the whole pieces of each row's run are summed already; what is before and behind them is left
+#: the complete pieces of each row's run are already summed; the slices before and after them remain
 _ADD_PIECES = (
     "# whole pieces of a run",
     "begin = tl.cdiv(first, PIECE)",
@@ -245,7 +247,7 @@ _ADD_PIECES = (
 def _sum_pieces(
     b: Builder, o: Op, keys: TensorRef, places: TensorRef, to: Place, batches: int, columns: int, i64: str
 ) -> None:  # fmt: skip
-    """Add the launch that sums pieces of the sorted indices which are all equal."""
+    """Add the launch that sums the slices of those pieces of the sorted indices whose indices are all equal."""
     _, index, source = o.operands
     types, count = b.body.types, b.body.types[index].numel
     sums = piece_sums(o, b.body)
@@ -278,8 +280,10 @@ def _sum_pieces(
 
 
 def index_copy(b: Builder, o: Op) -> None:
-    """`gflow.index_copy`: a copy of x where the result does not lie over it, then the slices, of equal indices the last
-    one alone. Each element is written once: the same bits every time."""
+    """Add the launches of a `gflow.index_copy`: a copy of x unless it works in place, then the slices.
+
+    For equal indices only the last slice is written, so each element is written once, and results are deterministic.
+    """
     x, index, source = o.operands
     (r,) = o.results
     dim = read(OPS["index_copy"], o.op.attributes)["dim"]
@@ -334,8 +338,8 @@ def index_copy(b: Builder, o: Op) -> None:
 
 
 def _ordered(b: Builder, o: Op, index: int, count: int) -> tuple[TensorRef, TensorRef, Place]:
-    """The indices in order, and where each of them stood; equal ones in the order that they had. And the place of sums
-    of pieces."""
+    """Add the stable sort of the indices. Returns the sorted indices, their positions before sorting, and the address
+    after them, for sums of pieces."""
     ty = b.body.types[index]
     own, place = ordered_indices(ty)
     second = -(-own.nbytes // 64) * 64

@@ -1,7 +1,7 @@
-"""Attention, forward and backward, by the kernels that PyTorch has of others: FlashAttention and cuDNN's.
+"""Attention, forward and backward, by the library kernels in PyTorch: FlashAttention's and cuDNN's.
 
-They take halves, without a bias, a window or documents; dropout's numbers are their own, so calls with it have none
-here.
+They support half precision without a bias, a window or documents. Attention with dropout is not replaced, since their
+random numbers differ.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from ..program_builder import Builder
 
 _FLASH = "aten._scaled_dot_product_flash_attention"
 _CUDNN = "aten._scaled_dot_product_cudnn_attention"
-#: results of a forward: the sums follow, then what a backward may ask for
+#: the results of a forward call: the result, the log-sum-exp, and values for the backward
 _UNUSED = (None,) * 7
-#: the backward's q, k, v and the forward's result, among the call's inputs; sums; two words that nobody reads
+#: the inputs of a backward call: dy, q, k, v and the forward's result; log-sum-exp; two unused words
 _GIVEN, _SUMS, _WORDS = 5, 5, 6
 
 
 def calls(b: Builder, o: Op) -> dict[str, AtenStep]:
-    """The calls that compute an attention op, by library; none where no library has it."""
+    """The calls that compute an attention op, by library; empty if no library supports it."""
     first = 0 if o.name == "attention" else 1
     attrs = read(OPS[o.name], o.op.attributes)
     types = [b.body.types[v] for v in o.operands]
     q, k, v = types[first : first + 3]
     found = extras(types, 6 if first else 3)
     halves = q.dtype in ("f16", "bf16") and q.shape[3] % 8 == 0 and q.shape[3] == v.shape[3]
-    # with fewer rows than columns libraries differ in where the diagonal is
+    # with fewer rows than columns, libraries differ in the alignment of the causal mask
     square = not attrs["causal"] or q.shape[1] == k.shape[1]
     empty = any(ty.numel == 0 for ty in types)
     if (
@@ -72,7 +72,7 @@ def _backward(b: Builder, o: Op, overload: str) -> AtenStep:
     attrs = read(OPS[o.name], o.op.attributes)
     tensors = [swapped(b.ref(v)) for v in o.operands[:_GIVEN]]
     sums = b.ref(o.operands[_SUMS])
-    # without dropout the generator's state is not read; any two words stand for it
+    # without dropout the generator's state is not read; any two words will do
     kind = "i64" if overload == _CUDNN else "ui64"
     words = TensorRef(sums.place, TensorType((2,), kind), (1,))
     inputs = (*tensors, _sums(sums, overload), words)
@@ -89,7 +89,7 @@ def _backward(b: Builder, o: Op, overload: str) -> AtenStep:
 
 
 def _sums(ref: TensorRef, overload: str) -> TensorRef:
-    """The logarithms of sums; cuDNN's have a dimension of one element more."""
+    """The log-sum-exp as the library expects it; cuDNN's has an additional dimension of size 1."""
     if overload != _CUDNN:
         return ref
     return TensorRef(ref.place, TensorType((*ref.type.shape, 1), ref.type.dtype), (*ref.strides, 1))

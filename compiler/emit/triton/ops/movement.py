@@ -1,4 +1,4 @@
-"""Ops that only move or make elements: copies between places."""
+"""Data-movement ops as strided copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..region.fused import launch, readable
 
 
 def move(b: Builder, o: Op) -> None:
-    """An iota, a concatenation, a reversal or padding."""
+    """Add the launches of an `iota`, `concatenate`, `reverse` or `pad`."""
     b.choice.check(b.choice.kind == "kernel", "is not for a copy")
     for moved in kernels(b, o):
         launch(b, moved.k, moved.sources, [moved.target], b.label(o), lambda: readable(o.op))

@@ -1,10 +1,11 @@
-"""Pooling: each program computes a tile of the result.
+"""Pooling and its gradients: each program computes a tile of the result.
 
-    max_pool, avg_pool            an element of the result goes over its window
-    their gradients               an element of the result adds up what the windows give that hold it, in the order of
-                                  the windows: no atomics, the same bits every time
+    max_pool, avg_pool            an element of the result iterates over its window
+    their gradients               an element of the result sums the gradients of the windows that contain it, in a fixed
+                                  order: no atomics, deterministic
 
-Channels last, a tile is positions by channels; channels first, a run of elements. Means and sums of halves are float32.
+With channels last, a tile has positions × channels; with channels first, it is a run of elements. Means and sums of
+half precision are computed in float32.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .windows import Windows, lines_of
 
 
 def pool(b: Builder, o: Op) -> None:
-    """Any of the pooling ops."""
+    """Add the launch of a pooling op."""
     if b.body.types[o.results[0]].numel == 0:
         return
     kernel = _Pool(b, o)
@@ -41,9 +42,9 @@ def pool(b: Builder, o: Op) -> None:
 
 
 class _Pool:
-    """One kernel while it is written.
+    """The writer of one kernel.
 
-    last: whether channels are the last dimension. acc: the element type that it computes in.
+    last: whether channels are the last dimension. acc: the element type of accumulators.
     """
 
     def __init__(self, b: Builder, o: Op) -> None:
@@ -64,7 +65,7 @@ class _Pool:
         self.acc = register_dtype(self.dtype(o.operands[0]))
         self.wide = any(is_wide(b, v) for v in (*o.operands, *o.results))
         self.walked = self.sizes(o.results[0])
-        self.of = "x" if backward else "y"  # whose sizes these are
+        self.of = "x" if backward else "y"  # the tensor whose sizes are parameters
 
     def dtype(self, value: int) -> str:
         return self.b.body.types[value].dtype
@@ -75,7 +76,7 @@ class _Pool:
 
     @property
     def images(self) -> tuple[int, int]:
-        """Batch and channels."""
+        """The batch size and the number of channels."""
         shape = self.b.body.types[self.o.results[0]].shape
         n, c, _ = conv_dims(self.attrs["layout"], len(shape))
         return shape[n], shape[c]
@@ -93,7 +94,7 @@ class _Pool:
         return f"tl.full({self.tile}, {text}, {triton_type(dtype)})"
 
     def header(self) -> list[str]:
-        """Lines: the tile's positions, as `image`, `channel` and `q0`, …."""
+        """Lines that compute the tile's positions: `image`, `channel` and `q0`, …."""
         n, c = self.images
         program = "tl.program_id(0)" + (".to(tl.int64)" if self.wide else "")
         channels = self.p.number("channels", c)
@@ -118,7 +119,7 @@ class _Pool:
         return lines
 
     def at(self, stem: str, value: int, names: str) -> tuple[str, str]:
-        """Where image and channel of a value begin, and how far `q0`, … (or other names) are from there."""
+        """The offset of `image` and `channel` of a value, and of the position `q0`, … (or other names) from there."""
         n, c, spatial = conv_dims(self.attrs["layout"], self.b.body.types[value].rank)
         s = self.b.strides(value)
         base = [
@@ -132,7 +133,7 @@ class _Pool:
         return total(base), step
 
     def result(self, stem: str, value: int) -> str:
-        """Where the tile's own elements are in a result: mostly one after the other."""
+        """The offsets of the tile's elements in a result, which are usually contiguous."""
         if is_row_major(self.b.body.types[value].shape, self.b.strides(value)):
             return "row * channels + channel" if self.last else "row"
         return " + ".join(self.at(stem, value, "q"))
@@ -175,7 +176,7 @@ def _max_pool(k: _Pool) -> list[str]:
     base, step = k.at("x", x, "u")
     elements, inside = k.w.elements()
     lowest = _lowest(k.acc)
-    # what stands outside is never larger than the lowest number
+    # elements outside of the input are the lowest number
     other = '-float("inf")' if isinstance(lowest, float) else str(lowest)
     found = "(value > best)" + (" | (value != value)" if k.acc in FLOATS else "")
     positions = len(k.o.results) == 2
@@ -210,7 +211,7 @@ def _max_pool_grad(k: _Pool) -> list[str]:
     dy, positions = k.o.operands
     (dx,) = k.o.results
     in_window = k.dtype(positions) == POSITIONS["window"]
-    # an element's position in its plane is in no window that doesn't hold it
+    # windows that do not contain the element never have its position
     holders, inside = k.w.holders(exact=in_window)
     base, step = k.at("dy", dy, "o")
     lines = [*k.w.nearest(), f"base = {base}"]
@@ -240,7 +241,7 @@ def _max_pool_grad(k: _Pool) -> list[str]:
 
 
 def _divided(k: _Pool, text: str, count: str | int) -> str:
-    """A sum by a number of elements."""
+    """The text of a sum divided by a number of elements."""
     below = str(float(count)) if isinstance(count, int) else f"({count}).to({triton_type(k.acc)})"
     if k.acc == "f64" or not isinstance(count, int):
         return _quotient(k.acc, text, below)

@@ -1,10 +1,10 @@
-"""Scans, sorts and top-k along short rows: calls of PyTorch that have a kernel here.
+"""Scans, sorts and top-k along short rows: ATen calls that have a Triton kernel.
 
     aten.cumsum, aten.cumprod      up to 8192 elements a row
     aten.sort, aten.topk           up to 1024, of types of 32 bits or fewer
 
-Longer rows, and other types, run through PyTorch. A sort is one of 64-bit words, a key above the position, so it is
-stable, and positions come along; NaN counts as the largest, as in PyTorch.
+Longer rows and other types are ATen calls. A sort is one of 64-bit words with the key in the upper and the position in
+the lower half, so it is stable and gives the positions. NaN counts as the greatest, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..program_builder import Builder, Source
 
 
 def call(b: Builder, o: Op) -> None:
-    """`gflow.aten`: by a kernel, if there is one, or through PyTorch."""
+    """Add the launch of a `gflow.aten` if a kernel was chosen, otherwise the ATen call."""
     given = given_of(o, b.body)
     if b.choice.kind == "pytorch":
         aten_ops.call(b, o)
@@ -45,9 +45,10 @@ def _row(
     b: Builder, o: Op, stem: str, x: int, dim: int, width: int, value: list[str], outs: list[str],
     results: list[int], model: Sequence[TritonConfig],
 ) -> None:  # fmt: skip
-    """Launch a kernel over rows along `dim`: `value` are lines from `x` [ROWS, COLS], `outs` what they give.
+    """Add the launch of a kernel over rows along `dim`.
 
-    width: the results' size along `dim`. model: ways to run it.
+    value: lines that compute from the tile `x` [ROWS, COLS]. outs: the expressions of the results. width: the results'
+    size along `dim`. model: its configurations.
     """
     types, shape = b.body.types, b.body.types[x].shape
     p = Parameters()

@@ -1,7 +1,7 @@
-"""Windows of pooling, as text: which elements a window holds, and which windows hold an element.
+"""Index arithmetic of pooling windows, as text: the elements of a window, and the windows that contain an element.
 
-In the text `q0`, … is a position in the result, `o0`, … one among windows, `u0`, … one in the input; sizes are
-`x_size0`, … of the input and `y_size0`, … of the windows.
+In the text, `q0`, … is a position in the kernel's result, `o0`, … the position of a window, and `u0`, … a position in
+the input. `x_size0`, … are the sizes of the input, `y_size0`, … the numbers of windows.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from gflow.dialects.records import record
 
 from ..language.parameters import Parameters, indented, term
 
-#: loops of more steps than this are loops in the kernel, too
+#: loops of more steps are not unrolled
 _UNROLLED = 32
 
 
 @record
 class Line:
-    """The windows along one dimension. adaptive: they share the elements as evenly as can be."""
+    """The windows along one dimension. adaptive: they divide the elements as evenly as possible (adaptive pooling)."""
 
     inputs: int
     outputs: int
@@ -32,12 +32,12 @@ class Line:
 
     @property
     def span(self) -> int:
-        """Elements from a window's first to its last, dilation counted."""
+        """The distance from a window's first element to its last one, plus 1."""
         return self.dilation * (self.kernel - 1) + 1
 
     @property
     def clipped(self) -> bool:
-        """Whether windows differ in how many elements they have."""
+        """Whether windows have different numbers of elements."""
         return self.adaptive or self.padding > 0 or self.beyond
 
     @property
@@ -47,7 +47,7 @@ class Line:
 
     @property
     def covering(self) -> int:
-        """The most windows that may hold one element."""
+        """The most windows that may contain one element."""
         if not self.adaptive:
             return cdiv(self.span, self.stride)
         return _longest(self.outputs, self.inputs)
@@ -68,7 +68,7 @@ def lines_of(attrs: dict[str, Any], inputs: Sequence[int], outputs: Sequence[int
 
 
 class Windows:
-    """The text of a kernel's windows. Sizes become parameters; how many steps loops have, constants."""
+    """The index arithmetic of a kernel's windows. Sizes become parameters; the lengths of loops are constants."""
 
     def __init__(self, lines: Sequence[Line], p: Parameters) -> None:
         self.lines = lines
@@ -86,7 +86,7 @@ class Windows:
         return self.p.stride(f"padding{i}", self.lines[i].padding)
 
     def plane(self, names: str) -> str:
-        """Where an element stands in its channel's plane."""
+        """The flat position of an element in its channel's plane."""
         text = f"{names}0"
         for i in range(1, len(self.lines)):
             text = f"({text})" if i > 1 else text
@@ -94,7 +94,7 @@ class Windows:
         return text
 
     def loops(self, letter: str, counts: Sequence[int], body: Sequence[str]) -> list[str]:
-        """`body` for every `k0`, … (or another letter) from 0 on."""
+        """Lines of nested loops over `k0`, … (or another letter) with these counts."""
         steps = 1
         for i, count in enumerate(counts):
             self.constants[f"{letter.upper()}{i}"] = count
@@ -106,7 +106,7 @@ class Windows:
         return [*found, *indented(body, len(counts))]
 
     def number(self, names: Sequence[str]) -> str:
-        """The number of an element in its window, from its coordinates there."""
+        """The flat number of an element in its window."""
         text = names[0]
         for i in range(1, len(names)):
             text = f"({text})" if i > 1 else text
@@ -116,7 +116,7 @@ class Windows:
     # -- from a window to its elements
 
     def begins(self, names: str) -> list[str]:
-        """Lines: where the windows `o0`, … (or other names) begin and, where windows are even shares, end."""
+        """Lines that compute the first elements of the windows `o0`, … and, for adaptive pooling, their ends."""
         found = []
         for i, line in enumerate(self.lines):
             o = f"{names}{i}"
@@ -133,7 +133,7 @@ class Windows:
         return found
 
     def elements(self) -> tuple[list[str], list[str]]:
-        """Lines: a window's element `k0`, …; conditions for it to be there."""
+        """Lines that compute the position of a window's element `k0`, …, and the conditions that it exists."""
         found, inside = [], []
         for i, line in enumerate(self.lines):
             step = term(f"k{i}", self.p.stride(f"dilation{i}", line.dilation))
@@ -151,7 +151,7 @@ class Windows:
         return [line.kernel for line in self.lines]
 
     def first(self) -> list[str]:
-        """Lines: the first element that a window has, as `f0`, …; in the window it is `e0`, …."""
+        """Lines that compute a window's first element inside the input, as `f0`, …, and its number there, `e0`, …."""
         found = []
         for i, line in enumerate(self.lines):
             if not line.padding:
@@ -164,7 +164,7 @@ class Windows:
         return found
 
     def count(self, padding: bool) -> tuple[list[str], str | int]:
-        """How many elements a window has, as lines and text, or a number. padding: whether that counts, too."""
+        """The number of a window's elements: lines, and a text or a number. padding: whether padding counts."""
         number, found, terms = 1, [], []
         for i, line in enumerate(self.lines):
             if not line.clipped:
@@ -187,7 +187,7 @@ class Windows:
     # -- from an element to the windows that hold it
 
     def nearest(self) -> list[str]:
-        """Lines: the last window that may hold the element `q0`, …, or, of even shares, the first."""
+        """Lines that compute the last window that may contain the element `q0`, … (adaptive: the first one)."""
         found = []
         for i, line in enumerate(self.lines):
             if line.adaptive:
@@ -204,9 +204,9 @@ class Windows:
         return found
 
     def holders(self, exact: bool) -> tuple[list[str], list[str]]:
-        """Lines: the windows `o0`, … around an element; conditions for them to be there.
+        """Lines that compute the windows `o0`, … around an element, and the conditions that they exist.
 
-        exact: and to hold it, as their element `t0`, …; else some may not.
+        exact: the conditions also ensure that the windows contain it, as their element `t0`, ….
         """
         found, inside = [], []
         for i, line in enumerate(self.lines):
@@ -229,5 +229,5 @@ class Windows:
         return found, inside
 
     def covering(self) -> list[int]:
-        """The most windows that may hold one element, in each dimension."""
+        """The most windows that may contain one element, by dimension."""
         return [line.covering for line in self.lines]

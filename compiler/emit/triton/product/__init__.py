@@ -1,19 +1,13 @@
 """Matrix products and convolutions in Triton: tiles, main loop, split-K, epilogue.
 
-conv_text       pieces of text that convolution kernels share: positions, taps, and where they meet the input
-convolution     convolutions and their gradients as matrix products whose operands are found by index arithmetic
-depthwise       depthwise convolutions, one output channel for each input channel: bound by memory, so no
-                products of matrices
-epilogue        what follows a contraction in one fused op, computed on the tile of its result that a program
-                holds
-main_loop       the frame of every contraction: programs in an order that the second-level cache likes, a loop
-                over K (the summed dimension), what follows on the tile, and a second kernel where K is split
-matmul          matrix products as kernels: any strides, any number of batch dimensions, what follows on the
-                tile
-one_launch      products that share a launch as one kernel
-operand_copies  copies of operands that lie badly, made before the kernel that reads them
-output_tile     the elements of a contraction's result that one program has, and where the kernels that follow
-                find theirs
-split_k         what contractions are made of beside their kernels: sums of partial sums, sums of nothing,
-                PyTorch's call
+conv_text       index arithmetic that convolution kernels share: positions, taps, bounds
+convolution     convolutions and their gradients as implicit matrix products
+depthwise       depthwise convolutions, which are memory-bound, and no matrix products
+epilogue        the epilogue of a contraction, computed on a program's tile
+main_loop       the common structure of contraction kernels: order of programs, loop over K, epilogue, split-K
+matmul          matrix products with any strides and any number of batch dimensions
+one_launch      grouped GEMM: products that share a launch as one kernel
+operand_copies  padded copies of operands, made before the product
+output_tile     the elements of a contraction's result in a program's tile, and the epilogue's offsets there
+split_k         further launches of contractions: sums of partial sums, K = 0, ATen calls with an epilogue
 """

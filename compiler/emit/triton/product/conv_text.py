@@ -1,4 +1,4 @@
-"""Pieces of text that convolution kernels share: positions, taps, and where they meet the input."""
+"""Index arithmetic that convolution kernels share, as text: positions, taps, bounds."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..language.parameters import Parameters, term, total
 
 @dataclass
 class Walk:
-    """The walk of a convolution's output positions and taps over its input; sizes become parameters.
+    """The index arithmetic of a convolution; sizes become parameters.
 
-    In the text `k0`, … are a tap's coordinates, `h0`, … the input position of an output's first tap, `u0`, … the
-    one that a tap meets.
+    In the text `k0`, … are a tap's coordinates, `h0`, … the input position of an output's first tap, and `u0`, … the
+    input position that a tap reads.
     """
 
     g: Convolution
     p: Parameters
 
     def constants(self) -> dict[str, int]:
-        """The kernel's sizes, which kernels are specialised by."""
+        """The sizes of the convolution's kernel, as `tl.constexpr`."""
         return {f"K{i}": k for i, k in enumerate(self.g.kernel)}
 
     def strides(self, stem: str, t: Tensor) -> tuple[str, str, list[str]]:
-        """The strides of a tensor's outer dimension (images of an activation), of channels and of positions."""
+        """The texts of a tensor's strides: the outer dimension (batch), channels, and spatial dimensions."""
         return (
             self.p.stride("w_o" if stem == "w" else f"{stem}_n", t.outer),
             self.p.stride(f"{stem}_c", t.channel),
@@ -35,13 +35,13 @@ class Walk:
         )
 
     def at(self, stem: str, strides: tuple[str, str, list[str]], extent: int) -> str:
-        """Where position `{stem}0`, … of `image` lies, of channel 0. extent: elements that the tensor spans."""
+        """The offset of channel 0 at position `{stem}0`, … of `image`. extent: the elements that the tensor spans."""
         outer, _, spatial = strides
         image = "image.to(tl.int64)" if extent >= WIDE else "image"
         return total([term(image, outer), *(term(f"{stem}{i}", s) for i, s in enumerate(spatial))])
 
     def unravel(self, flat: str, sizes: Sequence[int], stem: str) -> list[str]:
-        """Lines: a flat position as `image` and `{stem}0`, …."""
+        """Lines that split a flat position into `image` and `{stem}0`, …."""
         lines = [f"image = {flat}"]
         for i in range(len(sizes) - 1, -1, -1):
             size = self.p.number(f"{stem}_size{i}", sizes[i])
@@ -49,7 +49,7 @@ class Walk:
         return lines
 
     def taps(self, tap: str, sizes: Sequence[str], stem: str = "k") -> list[str]:
-        """Lines: the number of a tap as `{stem}0`, …."""
+        """Lines that split the number of a tap into `{stem}0`, …."""
         lines, rest = [], tap
         for i in range(len(sizes) - 1, 0, -1):
             lines += [f"{stem}{i} = {rest} % {sizes[i]}", f"over{i} = {rest} // {sizes[i]}"]
@@ -57,7 +57,7 @@ class Walk:
         return [*lines, f"{stem}0 = {rest}"]
 
     def starts(self, stem: str) -> list[str]:
-        """Lines: `h0`, … of the output position `{stem}0`, …."""
+        """Lines that compute `h0`, … of the output position `{stem}0`, …."""
         lines = []
         for i in range(self.g.rank):
             stride, padding = self.moves(i)
@@ -71,8 +71,10 @@ class Walk:
         return stride, self.p.stride(f"padding{i}", self.g.padding[i])
 
     def source(self, i: int) -> tuple[list[str], list[str]]:
-        """Lines: the output position `u{i}` whose tap `k{i}` reads the input position `q{i}`; conditions for one to be
-        there."""
+        """Lines that compute the output position `u{i}` whose tap `k{i}` reads the input position `q{i}`.
+
+        Also returns the conditions under which there is such a position.
+        """
         size = self.p.number(f"y_size{i}", self.g.outputs[i])
         stride, padding = self.moves(i)
         shifted, inside = (
@@ -85,16 +87,15 @@ class Walk:
         return [f"t{i} = {shifted}", f"u{i} = t{i} // {stride}"], [*even, *inside]
 
     def dilated(self, i: int) -> str:
-        """The offset of a tap of the kernel along spatial dimension `i`, in elements: its index times the
-        dilation."""
+        """The distance of a tap from the first one along spatial dimension `i`: its index times the dilation."""
         return term(f"k{i}", self.p.stride(f"dilation{i}", self.g.dilation[i]))
 
     def padded(self, i: int) -> bool:
-        """Whether some taps may lie outside of the input."""
+        """Whether some taps may read outside of the input along spatial dimension `i`."""
         return self.g.padding[i] > 0
 
     def inside(self, rows: str, cols: str) -> list[str]:
-        """Lines: `u0`, …, where some lie outside. rows, cols: how vectors are spread ("" if they aren't)."""
+        """Lines that compute `u0`, … along dimensions with padding. rows, cols: how vectors are broadcast, or ""."""
         return [
             f"u{i} = h{i}{rows} + {f'({self.dilated(i)}){cols}' if cols else self.dilated(i)}"
             for i in range(self.g.rank)
@@ -102,7 +103,7 @@ class Walk:
         ]
 
     def bounds(self) -> str:
-        """What tells taps inside of the input; "" if all are."""
+        """The condition that a tap is inside the input; "" if all are."""
         parts = []
         for i in range(self.g.rank):
             if self.padded(i):
@@ -111,7 +112,7 @@ class Walk:
         return " & ".join(parts)
 
     def tap_at(self, strides: Sequence[str], more: str) -> str:
-        """How far a tap lies from the first."""
+        """The offset of a tap from the first one."""
         return total([*(term(self.dilated(i), s) for i, s in enumerate(strides)), more])
 
     def plain(self, strides: Sequence[str]) -> list[str]:
@@ -120,11 +121,11 @@ class Walk:
 
 
 def and_masks(*masks: str | None) -> str:
-    """The conjunction of masks in Triton's text; None is no condition."""
+    """The text of the conjunction of masks; None stands for no condition."""
     return " & ".join(m for m in masks if m)
 
 
 def masked(*masks: str | None) -> str:
-    """The arguments of a load that gives 0 where a mask is off."""
+    """The text of the mask arguments of a load that gives 0 where a mask is false."""
     text = and_masks(*masks)
     return f", mask={text}, other=0.0" if text else ""

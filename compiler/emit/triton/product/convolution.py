@@ -43,11 +43,11 @@ from .split_k import through_pytorch, zero
 
 
 def convolution(b: Builder, o: Op, c: Contraction, after: Epilogue, choice: Choice) -> None:
-    """Add the launches of a convolution or one of its gradients, and of what follows it."""
+    """Add the launches of a convolution or of one of its gradients, and of its epilogue."""
     g = convolution_of(c)
     kind = kind_of_convolution(c, g)
     choice.check(choice.kind in (kind, "pytorch"), f"is not for a convolution whose kind is {kind}")
-    # the result has no place of its own where something follows
+    # with an epilogue, the result has no buffer of its own
     places = [
         b.place(v) if v in b.places or v in o.operands else None for v in (*o.operands, *o.results)
     ]
@@ -70,7 +70,10 @@ def convolution(b: Builder, o: Op, c: Contraction, after: Epilogue, choice: Choi
 
 
 class _Convolution:
-    """x, w, y: input, weight and output; the op's own result is one of them. places: by their number."""
+    """The kernel of one convolution op.
+
+    x, w, y: input, weight and output; the op's own result is one of them. places: their addresses by number.
+    """
 
     def __init__(
         self,
@@ -91,12 +94,12 @@ class _Convolution:
         self.reserved = 0
 
     def pointer(self, name: str, t: Tensor) -> str:
-        """The parameter of an operand; a weight that is copied lies at the beginning of the scratch."""
+        """Add the pointer to an operand; a copy of the weight is at the start of the scratch."""
         place = self.places[t.number] if t.number >= 0 else self.b.scratch(0, wanted=False)
         assert place is not None
         return self.params.pointer(name, t.dtype, place)
 
-    # -- plain products
+    # -- direct convolutions
 
     def direct(self) -> None:
         g = self.g
@@ -116,7 +119,7 @@ class _Convolution:
         )  # fmt: skip
 
     def _activation(self, sizes: Sequence[int], position: str, width: str) -> tuple[Axis, ...]:
-        """The axes of an activation with the positions `position`, the columns of the tile its channels."""
+        """The axes of an activation whose positions are `position`; channels are the columns of the tile."""
         g = self.g
         channels = self.result.shape[-1] if g.last else self.result.shape[1]
         channel = f"batch * {width} + cols" if g.groups > 1 else "cols"
@@ -143,7 +146,7 @@ class _Convolution:
         return term(f"group * {size}", stride)
 
     def _pack(self) -> None:
-        """Copy the weight so that its channels lie side by side, unless they do."""
+        """Add the copy of the weight to contiguous channels, if it is needed."""
         made = weight_copy(self.g)
         self.choice.check(
             self.choice.copies == (() if made is None else ("b",)), "copies other operands"

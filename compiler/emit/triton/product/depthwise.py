@@ -1,6 +1,6 @@
-"""Depthwise convolutions, one output channel for each input channel: bound by memory, so no products of matrices.
+"""Depthwise convolutions: one output channel for each input channel. They are memory-bound, and no matrix products.
 
-A tile is positions by channels. The weight's gradient is added up in parts, which a second launch combines.
+A tile has positions × channels. Partial sums of the weight's gradient are added by a second launch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .epilogue import Epilogue
 from .output_tile import Axis, Tile
 from .split_k import total
 
-#: with more taps than this the loops over them are loops in the kernel, too
+#: with more taps, loops over them are not unrolled
 _UNROLLED = 32
 
 
@@ -42,8 +42,10 @@ def depthwise(
     after: Epilogue,
     choice: Choice,
 ) -> None:
-    """Add the launches of a depthwise convolution, or of a gradient, and of what follows it. places: of its operands
-    and result."""
+    """Add the launches of a depthwise convolution or of one of its gradients, and of its epilogue.
+
+    places: the addresses of its operands and its result.
+    """
     configs = list(b.ways(depthwise_configs(g)))
     at = [p for p in places[:2] if p is not None]
     if c.name == "convolution_weight_grad":
@@ -59,7 +61,7 @@ def _activation(
     after: Epilogue,
     configs: list[TritonConfig],
 ) -> None:
-    """Forward, or the gradient of the input."""
+    """Add the launch of the forward or of the input's gradient."""
     name = g.name
     source, w = g.x if name == "convolution" else g.y, g.w
     forward = name == "convolution"
@@ -120,7 +122,7 @@ def _activation(
 
 
 def _loops(g: Convolution, body: Sequence[str]) -> list[str]:
-    """The loops over the taps."""
+    """Lines of the loops over the taps."""
     span = "tl.static_range" if g.taps <= _UNROLLED else "range"
     heads = [f"for k{i} in {span}(K{i}):" for i in range(g.rank)]
     lines = [line for i, head in enumerate(heads) for line in indented([head], i)]
@@ -128,7 +130,7 @@ def _loops(g: Convolution, body: Sequence[str]) -> list[str]:
 
 
 def _axes(g: Convolution, sizes: Sequence[int], p: Parameters) -> tuple[Axis, ...]:
-    """Those of an activation."""
+    """The axes of an activation."""
     if g.last:
         return (Axis(g.n * prod(sizes), "rows", 0), Axis(g.c, "cols", 1))
     if g.n == 1:

@@ -1,4 +1,4 @@
-"""What follows a contraction in one fused op, computed on the tile of its result that a program holds.
+"""The epilogue of a contraction, computed on the tile of its result that a program holds in registers.
 
 %0 = "gflow.matmul"(%x, %y)               acc = tl.dot(...)
 %2 = "gflow.add"(%0, %z)             →    v1 = acc + tl.load(x2 + cols[None, :])
@@ -28,7 +28,7 @@ from ..program_builder import Builder
 from ..region.fused import readable
 from .output_tile import Positions, Tile, is_raw
 
-#: ops that say little about what a kernel is for
+#: ops that are left out of kernels' names
 _UNTOLD = frozenset(
     {"yield", "constant", "convert", "broadcast", "reshape", "transpose", "select", "compare"}
 )
@@ -36,10 +36,14 @@ _UNTOLD = frozenset(
 
 @dataclass
 class Epilogue(Following):
-    """What follows, with its places.
+    """An epilogue with the addresses of its operands and results.
 
-    loads, stores: places by operand and result number. types: element types of the loads.
-    comment: the op, for readers of the source. label: for profiles. ops: names of its ops, for the kernel's name.
+    Attributes:
+        loads, stores: addresses by number of operand and result.
+        types: the element types of operands.
+        comment: the op's text, for readers of the source.
+        label: for profiles.
+        ops: the names of its ops, for the kernel's name.
     """
 
     loads: list[Place]
@@ -49,12 +53,16 @@ class Epilogue(Following):
     ops: tuple[str, ...] = ()
 
     def emit(self, params: Parameters, tile: Tile, acc: str, used: set[str]) -> list[str]:
-        """The lines that compute and store.
+        """The lines that compute and store the epilogue.
 
-        acc: the tile of the contraction's result, in its accumulator's type. used: gets the functions that are called.
+        Args:
+            params: the parameters of the kernel, to which those of the epilogue are added.
+            tile: the tile of the contraction's result.
+            acc: the variable of the tile, in the accumulator's type.
+            used: the device functions that are called are added to it.
 
         Raises:
-            CannotLower: a kernel reduces.
+            CannotLower: the epilogue has a reduction.
         """
         lines: list[str] = []
         numbers: dict[str, dict[tuple[Any, ...], str]] = {}
@@ -64,10 +72,9 @@ class Epilogue(Following):
 
 
 class _Writer(dag.Frame):
-    """Writes one kernel of an epilogue, as `dag.Frame`: all of its lines stand behind one another.
+    """The writer of one kernel of an epilogue: a `dag.Frame` with a single scope.
 
-    numbers: names of operands and constants in the order in which they are met, so that regions that number them
-    otherwise have the same text.
+    numbers: the names of operands and constants, numbered in order of use, so that equal regions have equal text.
     """
 
     def __init__(
@@ -89,7 +96,7 @@ class _Writer(dag.Frame):
         self.at = Positions(k, tile, params, lines)
 
     def write(self) -> None:
-        # in the order of the DAG: loads begin early, and equal regions have equal text
+        # in DAG order: loads start early, and equal regions have equal text
         nodes = self.k.nodes
         values = ["" if n.op == "partial_sums" else dag.value(self, i) for i, n in enumerate(nodes)]
         everywhere = frozenset(range(self.tile.rank))
@@ -111,7 +118,7 @@ class _Writer(dag.Frame):
             self.lines.append(f"tl.store({address}, {value}{given})")
 
     def _store_sums(self, name: str, value: str, node: Node) -> None:
-        """Lines that store the sums of each run of the tile's rows."""
+        """Write the stores of the sums over each run of the tile's rows."""
         if self.tile.rank != 2 or self.tile.axes[-2].tile is None:
             raise CannotLower("partial sums of columns on a tile that is no part of a matrix")
         rows, cols = self.tile.axes[-2:]
@@ -150,7 +157,7 @@ class _Writer(dag.Frame):
     def load(self, slot: int) -> str:
         access = self.k.loads[slot]
         if is_raw(access, self.e.operands):
-            # floats stay as exact as they were added up, integers wrap around
+            # floats keep the accumulator's precision, integers wrap around
             kind = triton_type(access.dtype)
             return self.acc if access.dtype in FLOATS else f"{self.acc}.to({kind})"
         name = self.numbered("x", (access.operand,))
@@ -165,7 +172,7 @@ class _Writer(dag.Frame):
         return loaded(text, access.dtype)
 
     def _mask(self, name: str, a: Access, dims: frozenset[int]) -> str | None:
-        """Which elements of the tile an access touches. name: of its pointer."""
+        """The mask of an access; None: no condition. name: the name of its pointer."""
         if not a.width or self.tile.rank < 2:
             return self.tile.mask(dims)
         return self.tile.padded(self.params.number(f"{name}_to", a.width)).mask(dims)
@@ -179,15 +186,15 @@ class _Writer(dag.Frame):
 
 
 def _stored(value: str, target: str) -> str:
-    """A value as it is in a register → as it goes to memory."""
+    """Convert a value from its register type to its type in memory."""
     kind = triton_type(target)
     return f"{value}.to({kind})" if value.isidentifier() else f"tl.full([], {value}, {kind})"
 
 
 def follow(b: Builder, o: Op, c: Contraction) -> tuple[Op, Epilogue]:
-    """The contraction of an op as an op of its own, and what follows it.
+    """The contraction of an op as an op of its own, and its epilogue.
 
-    Of a fused op, the contraction's result becomes a new value of the body, without a place.
+    In a fused op, the contraction's result becomes a new value of the function's body, without an address.
     """
     places = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
     f, text = c.following, lambda: readable(o.op)

@@ -1,9 +1,10 @@
-"""The frame of every contraction: programs in an order that the second-level cache likes, a loop over
-K (the summed dimension), what follows on the tile, and a second kernel where K is split.
+"""The common structure of contraction kernels: order of programs, loop over K, epilogue, split-K.
 
-    tile of the result ← rows, cols          program_id(0), program_id(1) for the split
-    acc = sum of tl.dot(x, y)                 the loop; its loads are the caller's
-    epilogue(acc), or partial sums            → total: sum of the partial sums, epilogue
+Programs are ordered for the L2 cache. With split-K, a second kernel adds the partial sums and computes the epilogue.
+
+    tile of the result ← rows, cols          program_id(0); program_id(1) is the part of K
+    acc = sum of tl.dot(x, y)                 the loop over K; the caller provides its loads
+    epilogue(acc), or partial sums            → second kernel: sum of the partial sums, epilogue
 """
 
 from __future__ import annotations
@@ -36,23 +37,27 @@ from .split_k import total
 
 @dataclass
 class Frame:
-    """The text of a contraction's kernel, but for what all contractions share.
+    """The text of a contraction's kernel that is specific to it.
 
-    The product has M rows, N columns and K, the summed dimension; the loop goes over K in steps of BLOCK_K.
+    The product has M rows, N columns, and K, the size of the reduction dimension. The loop goes over K in steps of
+    BLOCK_K.
 
-    rows, cols, batch: M, N and the number of products, by their names in the text.
-    axes: where an element of the result lies, by `row`, `col` and what `columns` and `setup` define.
-    masks: of the rows and of the columns, as in `output_tile.Tile`.
-    columns: lines that define what varies across a tile; they are written again for a part of its columns.
-    setup: lines after `rows`, `offs_k` (positions along K) and `columns`, before the loop.
-    before: lines in front of those that find the tile. count: how many steps the loop has, as an expression.
-    load: lines of one `step` that define the blocks `x` and `y`.
-    cols_tiles: how many tiles lie side by side, if not cdiv(cols, BLOCK_N).
-    constants: values that are `tl.constexpr` in the text. K_MULTIPLE, a divisor of K, is added to them.
-    without_divisibility: sizes for which Triton is not told that they are multiples of 16, since no address
-        depends on them.
-    descriptors: the constant that switches loads to TMA: DESCRIPTORS, or PERSISTENT, the number of programs that walk
-        over all tiles; "" where there is none.
+    Attributes:
+        rows, cols, batch: M, N and the number of products, as texts.
+        axes: the dimensions of the result, with index expressions over `row`, `col` and variables of `columns` and
+            `setup`.
+        masks: the masks of rows and columns (`output_tile.Tile`).
+        columns: lines that define variables along columns; they are repeated for each part of a tile's columns.
+        setup: lines after `rows`, `offs_k` (positions along K) and `columns`, before the loop.
+        before: lines before those that compute the tile of the program.
+        count: the number of steps of the loop, as an expression.
+        load: lines of one `step` that define the blocks `x` and `y`.
+        cols_tiles: the number of tiles along columns, if it isn't cdiv(cols, BLOCK_N).
+        constants: values of `tl.constexpr` parameters. K_MULTIPLE, a divisor of K, is added to them.
+        without_divisibility: sizes for which Triton is not told that they are multiples of 16, since no address
+            depends on them.
+        descriptors: the constant that switches loads to TMA: "DESCRIPTORS", or "PERSISTENT", the number of persistent
+            programs; "" where there is no TMA.
     """
 
     stem: str
@@ -78,7 +83,7 @@ class Frame:
 
 
 def add(b: Builder, f: Frame, epilogue: Epilogue, choice: Choice, reserved: int = 0) -> None:
-    """Add the launches of a contraction. reserved: bytes of scratch that are taken."""
+    """Add the launches of a contraction. reserved: bytes at the start of the scratch that are in use."""
     tile = tile_of(choice)
     splits = choice.split_k
     choice.check(splits >= 1, "splits K into 0 parts")
@@ -120,7 +125,7 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
     after = _after(f, epilogue, params, used, whole)
     span, loop = [], f"for step in range(0, {f.count}):"
     if split:
-        # each split has partial sums of its own
+        # each part of K has its own partial sums
         many = params.number("splits", splits)
         numel = params.number("numel", f.result.numel)
         far = f.result.numel * splits >= WIDE
@@ -184,7 +189,7 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
 
 
 def _place(f: Frame) -> list[str]:
-    """Lines that find a program's tile."""
+    """Lines that compute a program's tile."""
     lines = []
     if f.batch != "1":
         lines += [
@@ -204,9 +209,9 @@ def _place(f: Frame) -> list[str]:
 
 
 def _walk(f: Frame, tile: Sequence[str]) -> list[str]:
-    """A program's tiles: one, or every so many of all of them; loads of the next begin during the last."""
+    """Lines of the loop over a program's tiles: a single tile, or a persistent loop, which prefetches the next tile."""
     return [
-        f"tl.assume({f.count} > 0)",  # else what follows is there twice
+        f"tl.assume({f.count} > 0)",  # otherwise the compiler duplicates the epilogue
         "last = tl.program_id(0) + 1",
         "stride = 1",
         "if PERSISTENT:",
@@ -220,8 +225,7 @@ def _walk(f: Frame, tile: Sequence[str]) -> list[str]:
 def _after(
     f: Frame, epilogue: Epilogue, params: Parameters, used: set[str], whole: bool
 ) -> list[str]:
-    """What follows the loop: on the whole tile, or, with operands of its own, on one part of its columns after
-    the other, so that these need few registers."""
+    """Lines of the epilogue: on the whole tile, or on one part of its columns after the other, to save registers."""
     if whole:
         axes = f.axes if f.problem.kind != "sums" else tuple(replace(a, fours=None) for a in f.axes)
         return epilogue.emit(params, Tile(axes, f.masks), "acc", used)

@@ -1,4 +1,4 @@
-"""Matrix products as kernels: any strides, any number of batch dimensions, what follows on the tile.
+"""Matrix products with any strides and any number of batch dimensions, and their epilogues.
 
 c[b, m, n] = epilogue(sum over k of a[b, m, k] b[b, k, n])
 """
@@ -28,7 +28,7 @@ from .split_k import through_pytorch, zero
 
 
 def matmul(b: Builder, o: Op, c: Contraction, after: Epilogue, choice: Choice) -> None:
-    """Add the launches of a product and of what follows it."""
+    """Add the launches of a matmul and of its epilogue."""
     kind = kind_of_matmul(c)
     choice.check(choice.kind in (kind, "pytorch"), f"is not for a product whose kind is {kind}")
     if choice.kind == "pytorch":
@@ -42,7 +42,7 @@ def matmul(b: Builder, o: Op, c: Contraction, after: Epilogue, choice: Choice) -
 
 
 def takes_tf32(b: Builder, dtype: str) -> bool:
-    """Whether the product that is chosen for the op takes 10 bits of float32's mantissa."""
+    """Whether the kernel chosen for the op computes float32 products in TF32."""
     precision = b.precision(b.choice, dtype)
     b.choice.check(precision != "tf32x3", "has a precision that its products do not support")
     return precision == "tf32"
@@ -64,9 +64,17 @@ def product(
     tf32: bool,
     axes: tuple[Axis, ...] | None = None,
 ) -> None:
-    """Add the launches of a product, of operands at two places.
+    """Add the launches of a product.
 
-    axes: how the result's positions follow from `batch`, `rows` and `cols`; row-major if None.
+    Args:
+        b: the builder.
+        p: the product.
+        places: the addresses of its operands.
+        result: the type of its result.
+        after: its epilogue.
+        choice: the kernel that was chosen.
+        tf32: whether float32 products use TF32.
+        axes: the dimensions of the result, as expressions over `batch`, `rows` and `cols`; None: row-major.
     """
     p, places = copied(b, p, places, choice, after.label)
     x, y, dims, m, n, k = p.x, p.y, p.dims, p.m, p.n, p.k
@@ -81,7 +89,7 @@ def product(
     x_wide, y_wide = p.wide
     am, ak = params.stride("a_m", x.rows), params.stride("a_k", x.cols)
     bk, bn = params.stride("b_k", y.rows), params.stride("b_n", y.cols)
-    # past the end, rows and columns are the last ones again, where a mask would cost more than that
+    # beyond the end, rows and columns are clamped, which costs less than a mask
     x_mask = y_mask = None
     a_to, b_to = (
         params.number(f"{n}_to", o.width) if o.width else "" for n, o in zip("ab", (x, y))
@@ -147,7 +155,7 @@ def _descriptor(
     block: tuple[str, str],
     at: tuple[str, str],
 ) -> tuple[str, str]:
-    """How a matrix's descriptor is made, and a block loaded by it; its second dimension is the contiguous one."""
+    """The texts that create a matrix's descriptor (TMA) and load a block by it; the second dimension is contiguous."""
     swapped = strides[1] != "1"
     if swapped:
         sizes, strides, block, at = sizes[::-1], strides[::-1], block[::-1], at[::-1]
@@ -157,8 +165,11 @@ def _descriptor(
 
 
 def _last(name: str, at: str, mask: str | None, along: str, to: str) -> list[str]:
-    """Lines that load a block that may reach beyond K. along: how a vector along K is spread over it. to: how much
-    of a row may be read; "" if no more than K. What stands behind K may be anything, NaN too."""
+    """Lines that load a block that may reach beyond K.
+
+    along: how a vector along K is broadcast over the block. to: the elements of a padded row that may be read, as text;
+    "": no more than K. Elements behind K are replaced by zeros, since the padding may contain NaN.
+    """
     inside = f"(offs_k < K - k){along}"
     read = f"(offs_k < {to} - k){along}" if to else inside
     lines = [f"    {name} = tl.load({at}{_masked(mask, read)})"]
@@ -182,7 +193,7 @@ def _axes(count: int, m: int, n: int) -> tuple[Axis, ...]:
 def _batches(
     params: Parameters, dims: Sequence[int], xs: Sequence[int], ys: Sequence[int]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Lines that find a program's matrices, and what each batch dimension adds to the offsets of both operands."""
+    """Lines that compute a program's position in the batch, and the terms of both operands' offsets."""
     lines: list[str] = []
     x_at: list[str] = []
     y_at: list[str] = []

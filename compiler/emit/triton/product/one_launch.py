@@ -1,6 +1,6 @@
-"""Products that share a launch, as `gflow-group-products` has them, as one kernel.
+"""Grouped GEMM: the kernel of products that share a launch (`gflow-group-products`).
 
-Each program has one tile of one of them, which it finds by its number:
+Each program computes one tile of one product, which it selects by its program id:
 
     program 0 … 71 → the tiles of product 0; 72 … 143 → those of product 1; …
 """
@@ -21,17 +21,17 @@ from ..language import one_of_many
 from ..language.one_of_many import Passed, add_varying, passed
 from ..program_builder import Builder, Held, Source
 
-#: the line with which a kernel finds its tile
+#: the line with which a kernel computes its tile
 _PROGRAM = "    program = tl.program_id(0)\n"
 
 
 def launch(b: Builder, ops: Sequence[Op], add: Callable[[Builder, Op], None]) -> None:
-    """Add the launch that ops share; those whose choices or kernels differ in more than parameters get one for each.
+    """Add the launch that ops share. Ops whose choices or sources differ get a launch each.
 
-    add: adds the launch of one of them.
+    add: adds the launch of one op.
 
     Raises:
-        CannotLower: a choice is of a product that cannot share a launch.
+        CannotLower: a choice does not suit a shared launch (split-K, persistent programs, copies).
     """
     held: list[tuple[Choice, Op, Held]] = []
     for o in ops:
@@ -94,7 +94,7 @@ def _stem(name: str) -> str:
 
 
 def _of(text: str, source: Source, to: Passed, number: int) -> str:
-    """An expression over a launch's parameters, for launch `number`."""
+    """An expression over the parameters of launch `number`."""
     given = dict(zip(source.parameters, to.given))
 
     def named(found: re.Match[str]) -> str:
@@ -105,7 +105,7 @@ def _of(text: str, source: Source, to: Passed, number: int) -> str:
 
 
 def _text(source: Source, to: Passed, counts: Sequence[str]) -> str:
-    """The kernel of one product as a function, and a kernel that chooses the product."""
+    """The source: the kernel of one product as a device function, and a kernel that selects the product."""
     names = list(source.parameters)
     constants = [*source.configs[0].constants, *source.constants]
     head, _, body = source.text.partition("@triton.jit\ndef KERNEL(")

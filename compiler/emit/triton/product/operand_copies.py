@@ -1,4 +1,4 @@
-"""Copies of operands that lie badly, made before the kernel that reads them."""
+"""Padded copies of a product's operands, made before the product."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..region.fused import launch
 def copied(
     b: Builder, p: Product, places: Sequence[Place], choice: Choice, label: str
 ) -> tuple[Product, list[Place]]:
-    """A product with the copies of its operands that were chosen, which are made first; where the operands lie then."""
+    """Add the chosen copies of operands; return the product of the copies, and the addresses of its operands."""
     found = list(places)
     choice.check(not choice.copies or not p.dims, "copies operands of more than one product")
     for name in choice.copies:

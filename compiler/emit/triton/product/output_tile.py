@@ -1,11 +1,11 @@
-"""The elements of a contraction's result that one program has, and where the kernels that follow find theirs.
+"""The elements of a contraction's result in a program's tile, and the offsets of an epilogue's operands there.
 
     rows, cols = index vectors of a tile of a [M, N] product
     load of a bias, strides (0, 1)        →    tl.load(bias + cols[None, :])
     load of a residual, strides (n, 1)    →    tl.load(residual + (rows * r0)[:, None] + cols[None, :])
 
-The result's dimensions are axes, each with the expression that has the tile's indices along it. The
-dimensions of an epilogue are other groups of the same positions: whole axes, several as one, parts of one.
+The result's dimensions are axes, each with an expression of the tile's indices along it. An epilogue's dimensions
+divide the same positions differently: a dimension is an axis, several merged axes, or a part of one.
 """
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ from gflow.dialects.records import record
 from ..language.dag import Fours
 from ..language.parameters import Parameters
 
-#: the columns of a matrix product's tile, and a quarter of every fourth of them
+#: the columns of a matrix product's tile, and the numbers of its groups of four columns
 COLUMNS = "tile_n * BLOCK_N + tl.arange(0, BLOCK_N)"
 COLUMN_FOURS = "tile_n * BLOCK_N // 4 + tl.arange(0, BLOCK_N // 4)"
 
 
 @record
 class Axis:
-    """A run of neighbouring dimensions of the result.
+    """One or several neighbouring dimensions of the result.
 
-    size: elements along it. text: the tile's indices; a vector along dimension `dim` of the tile, a number if None.
-    fours: a quarter of every fourth index, a vector, where the tile has whole groups of four neighbours that begin
-    at a multiple of four; None elsewhere. tile: which of the tiles along it this is, where it is rows of the result.
+    Attributes:
+        size: the elements along it.
+        text: the tile's indices along it: a vector along dimension `dim` of the tile, or a number if that is None.
+        dim: the dimension of the tile.
+        fours: the numbers of groups of four indices, a vector, if the tile consists of whole groups that begin at
+            multiples of four; otherwise None.
+        tile: the number of the tile along it, if it is the rows of the result.
     """
 
     size: int
@@ -44,9 +48,9 @@ class Axis:
 
 
 class Piece(NamedTuple):
-    """A part that a dimension of a kernel and an axis have in common; `size` elements.
+    """The intersection of a kernel's dimension and an axis, of `size` elements.
 
-    of_dim, of_axis: how far apart, in elements of the dimension and of the axis, two neighbours are.
+    of_dim, of_axis: the distance of two neighbouring elements along the dimension and along the axis.
     """
 
     dim: int
@@ -58,8 +62,13 @@ class Piece(NamedTuple):
 
 @record
 class Tile:
-    """axes: in row-major order of the result. masks: for each dimension of the tile, what tells its elements
-    inside of the result; None where all are. width: how many columns it has. rank: of the tile, 1 or 2."""
+    """A program's tile of a contraction's result.
+
+    Attributes:
+        axes: the dimensions of the result, in row-major order.
+        masks: for each dimension of the tile, the mask of elements inside the result; None: all are.
+        width: the columns of the tile, as text.
+    """
 
     axes: tuple[Axis, ...]
     masks: tuple[str | None, ...]
@@ -71,7 +80,7 @@ class Tile:
         return len(self.masks)
 
     def spread(self, text: str, dim: int) -> str:
-        """A vector along one dimension of the tile, ready to be combined with one along the other."""
+        """The text of a vector along dimension `dim`, broadcast to the tile's rank (`[:, None]`, `[None, :]`)."""
         if self.rank == 1:
             return text
         simple = text.isidentifier() or (text.startswith("(") and text.endswith(")"))
@@ -79,20 +88,20 @@ class Tile:
         return inner + ("[:, None]" if dim == 0 else "[None, :]")
 
     def padded(self, width: str) -> Tile:
-        """The tile where rows are `width` long in memory; its columns are the last axis."""
+        """The tile with rows of `width` elements in memory, padding included; its columns are the last axis."""
         return replace(self, masks=(*self.masks[:-1], f"{self.axes[-1].text} < {width}"))
 
     def mask(self, dims: frozenset[int]) -> str | None:
-        """What tells elements inside of the result, for something that varies along `dims` of the tile."""
+        """The mask of elements inside the result, for a value that varies along `dims` of the tile; None: all are."""
         found = [self.spread(m, d) for d, m in enumerate(self.masks) if d in dims and m is not None]
         return " & ".join(found) if found else None
 
 
 def pieces(sizes: Sequence[int], axes: Sequence[Axis]) -> list[Piece]:
-    """The parts that dimensions of a kernel and axes have in common, innermost first.
+    """The intersections of a kernel's dimensions and axes, innermost first.
 
     Raises:
-        CannotLower: a dimension ends within an axis where the axis cannot be split.
+        CannotLower: a dimension ends inside an axis at a position where the axis cannot be split.
     """
     found: list[Piece] = []
     d, a = len(sizes) - 1, len(axes) - 1
@@ -113,7 +122,7 @@ def pieces(sizes: Sequence[int], axes: Sequence[Axis]) -> list[Piece]:
 
 
 class Positions:
-    """Offsets of accesses of a kernel at a tile's elements; the numbers they need become parameters."""
+    """The offsets of a kernel's accesses at a tile's elements; strides and sizes become parameters."""
 
     def __init__(self, k: Kernel, tile: Tile, params: Parameters, lines: list[str]) -> None:
         self.k, self.tile, self.params, self.lines = k, tile, params, lines
@@ -123,12 +132,12 @@ class Positions:
     def offset(self, strides: Sequence[int], stem: str) -> tuple[str, frozenset[int]]:
         """The offset of an access, and the dimensions of the tile that it varies along.
 
-        stem: how names of parameters for strides begin.
+        strides: in elements. stem: the start of the names of stride parameters.
         """
         return self._sum(self._joined(strides), stem, extent(self.k.sizes, strides) >= WIDE)
 
     def fours(self, strides: Sequence[int], stem: str) -> Fours | None:
-        """The Philox blocks of groups of four columns, where an index counts them up one by one."""
+        """The Philox blocks of groups of four columns, if the index increases by one along columns; otherwise None."""
         columns = self.tile.rank - 1
         parts = self._joined(strides)
         own = [p for p in parts if p[3] and self.tile.axes[p[0]].dim == columns]
@@ -168,7 +177,7 @@ class Positions:
         return " + ".join(texts) or "0", frozenset(dims)
 
     def _joined(self, strides: Sequence[int]) -> list[tuple[int, int, int, int]]:
-        """(axis, size, of_axis, stride) of the pieces, innermost first; those that this access walks as one joined."""
+        """(axis, size, of_axis, stride) of the pieces, innermost first, merged where the strides allow it."""
         found: list[tuple[int, int, int, int]] = []
         for p in self.pieces:
             stride = strides[p.dim] * p.of_dim
@@ -181,7 +190,7 @@ class Positions:
         return found
 
     def _coordinate(self, axis: int, size: int, of_axis: int, wide: bool) -> str:
-        """The indices along a part of an axis, computed once."""
+        """The variable of the indices along a part of an axis, computed once."""
         a = self.tile.axes[axis]
         outermost = size * of_axis == a.size
         text = a.text

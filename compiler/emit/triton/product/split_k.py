@@ -1,4 +1,4 @@
-"""What contractions are made of beside their kernels: sums of partial sums, sums of nothing, PyTorch's call."""
+"""Further launches of contractions: sums of split-K's partial sums, products with K = 0, ATen calls with epilogues."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..program_builder import Builder
 from .epilogue import Epilogue
 from .output_tile import Axis, Tile
 
-#: partial sums that are loaded side by side
+#: the partial sums that are loaded at a time
 _AT_ONCE = 8
 
 
 def _sum(names: list[str]) -> str:
-    """The sum of neighbours, and so on."""
+    """The text of a pairwise sum."""
     if len(names) == 1:
         return names[0]
     half = len(names) // 2
@@ -33,7 +33,7 @@ def _sum(names: list[str]) -> str:
 def total(
     b: Builder, part: TensorType, at: Place, splits: int, result: TensorType, epilogue: Epilogue
 ) -> None:
-    """Add the launch that adds up `splits` dense tensors at `at`, in order, and computes what follows."""
+    """Add the launch that adds `splits` dense tensors at `at` in a fixed order, and computes the epilogue."""
     width = result.shape[-1] if result.rank else 1
     params = Parameters()
     params.pointer("partial", part.dtype, at)
@@ -86,7 +86,7 @@ def total(
 
 
 def zero(b: Builder, o: Op, epilogue: Epilogue) -> None:
-    """Products with K = 0: what follows, of zeros."""
+    """Add the launch of a product with K = 0: the epilogue of zeros."""
     (r,) = o.results
     ty = b.body.types[r]
     params = Parameters()
@@ -109,7 +109,7 @@ def zero(b: Builder, o: Op, epilogue: Epilogue) -> None:
 def through_pytorch(
     b: Builder, o: Op, epilogue: Epilogue, call: Callable[[Builder, Op], None]
 ) -> None:
-    """An op without a kernel here: PyTorch's, where something follows it into scratch, and then that."""
+    """Add the ATen call of a contraction without a Triton kernel; with an epilogue, its result is in scratch."""
     (r,) = o.results
     if r in b.places:
         call(b, o)

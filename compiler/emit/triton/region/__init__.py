@@ -1,10 +1,9 @@
-"""Kernels of fused regions in Triton: tiling, block sizes, reductions and their splits.
+"""Triton kernels of fused regions.
 
-fused              kernels of fused regions: one launch, or a few where programs share a reduction
-horizontal_fusion  pointwise kernels that stand next to each other and don't meet in memory become one launch
-reductions         the passes of a kernel that reduces
-render             the whole of a region's kernel: its grid, its passes and its parameters
-row_runs           kernels over rows that also sum columns: each program takes a run of rows, and leaves the
-                   sums of its run
-writer             a fused region as the text of a Triton kernel
+fused              the launches of a region: one, or several where programs share a reduction
+horizontal_fusion  pointwise kernels that share a launch
+reductions         the passes of a kernel with reductions
+render             the complete kernel: grid, passes and parameters
+row_runs           kernels over rows that also sum columns: each program stores the sums of its run of rows
+writer             the writer of a region's kernel: scopes, positions, loads and stores
 """

@@ -1,4 +1,4 @@
-"""Kernels of fused regions: one launch, or a few where programs share a reduction."""
+"""The launches of a fused region: one, or several where programs share a reduction."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..program_builder import Builder
 from .render import render
 from .writer import Writer
 
-#: ops that say nothing about what a kernel is for
+#: ops that are left out of kernels' names
 _UNTOLD = frozenset({"load", "const", "index", "convert", "select", "compare", "reduce"})
 
 
 def fused(b: Builder, o: Op) -> None:
-    """The launches of a `gflow.fused` without a contraction."""
+    """Add the launches of a `gflow.fused` without a contraction."""
     if nothing(b, o):
         return
     k = describe(o.op, [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results])
@@ -33,7 +33,7 @@ def fused(b: Builder, o: Op) -> None:
     launch(b, k, loads, stores, b.label(o), lambda: readable(o.op))
 
 
-#: attributes that say where things are and how they run, not what they are
+#: attributes that are left out of comments: places and kernel choices
 _PLACES = re.compile(
     r"gflow\.kernel = \{(?:[^{}]|\{[^{}]*\})*\}(?:, )?|"
     r"(?:gflow\.buffers|gflow\.scratch|kind|operandSegmentSizes|resultSegmentSizes) = "
@@ -42,10 +42,12 @@ _PLACES = re.compile(
 
 
 def readable(op: ir.Operation) -> str:
-    """An op's text without what only the bindings need."""
+    """An op's text for a comment, without attributes of places and kernel choices."""
     text = _PLACES.sub("", op.get_asm(assume_verified=True, use_local_scope=True))
     names = iter(f"%x{n}" for n in range(len(op.operands)))
-    text = re.sub("<<UNKNOWN SSA VALUE>>", lambda _: next(names), text)  # they stand elsewhere
+    text = re.sub(
+        "<<UNKNOWN SSA VALUE>>", lambda _: next(names), text
+    )  # values that are defined outside of the op
     return re.sub(r",? ?(?<!\()\{\}(?!\))| ?\{, *\}", "", text)
 
 
@@ -57,9 +59,9 @@ def launch(
     label: str,
     comment: Callable[[], str] | None = None,
 ) -> None:
-    """Add the launches of kernel `k`; places by operand and result number.
+    """Add the launches of kernel `k`.
 
-    comment: the IR that it comes from, for whoever reads the source.
+    loads, stores: addresses by number of operand and result. comment: gives the IR that it comes from.
     """
     space = Scratch(b.scratch(0, wanted=False))
     for m in launches(k, loads, stores, b.target.device, space, b.way):
@@ -70,7 +72,7 @@ def launch(
 
 
 def _stem(k: Kernel) -> str:
-    """A readable start for a kernel's name: how it walks, and its last telling ops."""
+    """The start of a kernel's name: its loop structure and its last characteristic ops."""
     reduces = [n.attrs["kind"] for n in k.nodes if n.op == "reduce"]
     names = [n.op for n in reversed(k.nodes) if n.op not in _UNTOLD]
     telling = list(dict.fromkeys([*reduces, *names]))[:3]

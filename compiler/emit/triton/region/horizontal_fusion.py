@@ -1,7 +1,6 @@
-"""Ops that share a launch, as `gflow-merge-launches` has them, as one kernel.
+"""Horizontal fusion: the kernel of pointwise ops that share a launch (`gflow-merge-launches`).
 
-Each program finds its tensor by its number: the pointers and sizes of all of them are parameters, from which a tree of
-comparisons takes one set.
+The pointers and sizes of all ops are parameters. A program selects one set by its program id, by a tree of comparisons:
 
     program 0 … 11 → weight, gradient, momentum of parameter 0; 12 … 13 → those of parameter 1; …
 """
@@ -28,7 +27,7 @@ from . import fused
 from .render import render
 from .writer import Writer
 
-#: has no size that is a multiple of it: there may always be a last tile that is not full
+#: a block size that divides no size, so that the last tile is always masked
 _RAGGED = TritonConfig({"COLS": (1 << 30) - 1}, 4, 1)
 
 _PROGRAM = "tl.program_id(0)"
@@ -47,7 +46,7 @@ def launch(b: Builder, ops: Sequence[Op]) -> None:
     """Add the launch that ops share.
 
     Raises:
-        CannotLower: their kernels differ in more than parameters, or they have too many, or other choices.
+        CannotLower: their kernels differ in more than arguments, there are too many arguments, or their choices differ.
     """
     for o in ops:
         b.assign(o)
@@ -100,7 +99,7 @@ def _launch(b: Builder, group: Sequence[_Member], choice: Choice) -> None:
 
 
 def _text(source: Source, to: Passed, count: int) -> str:
-    """The kernel of one tensor as a function, and a kernel that chooses the tensor. to: what that is passed."""
+    """The source: the kernel of one op as a device function, and a kernel that selects the op. to: its parameters."""
     names = list(source.parameters)
     head, _, body = source.text.partition("@triton.jit\ndef KERNEL(")
     lines = body.split("):\n", 1)[1].rstrip("\n").replace(_PROGRAM, "program")

@@ -1,4 +1,4 @@
-"""The passes of a kernel that reduces."""
+"""The passes of a kernel with reductions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def kind_of(node: Node) -> str:
 
 
 def identity(node: Node) -> str:
-    """What leaves a reduction as it is, as an expression."""
+    """The identity element of a reduction, as an expression."""
     kind, dtype = kind_of(node), register(node)
     if kind in ("sum", "prod", "or"):
         return literal(1 if kind == "prod" else 0, dtype)
@@ -37,7 +37,7 @@ def identity(node: Node) -> str:
 
 
 def combine(node: Node, a: str, b: str) -> str:
-    """One step of a reduction."""
+    """The combination of two values of a reduction, as an expression."""
     kind = kind_of(node)
     if kind in ("max", "min"):
         nan = ", tl.PropagateNan.ALL" if node.dtype in FLOATS else ""
@@ -46,7 +46,7 @@ def combine(node: Node, a: str, b: str) -> str:
 
 
 def across(w: Writer, node: Node, x: str) -> str:
-    """All of a tile's positions along the reduced axes combined."""
+    """The reduction of a tile along its reduced axes, as an expression."""
     axes = [n for n, which in enumerate(("rows", "cols")) if w.reduced(which)]
     keep = ""
     if w.t.rows:
@@ -65,7 +65,7 @@ def across(w: Writer, node: Node, x: str) -> str:
 
 
 def finished(w: Writer, r: int, x: str) -> None:
-    """Make a reduction visible as the value of its node."""
+    """Define the value of a finished reduction's node."""
     node = w.k.nodes[r]
     if node.dtype == "i1":
         x = f"({x}) != 0"
@@ -79,9 +79,9 @@ def finished(w: Writer, r: int, x: str) -> None:
 
 
 def operand(w: Writer, r: int, whole: bool) -> str:
-    """What reduction `r` combines, with its identity where the tile reaches beyond the index space.
+    """The operand of reduction `r`, with the identity where the tile reaches beyond the index space.
 
-    whole: the result must have the tile's shape.
+    whole: whether the result must have the tile's shape.
     """
     node = w.k.nodes[r]
     argument = w.k.nodes[node.args[0]]
@@ -117,12 +117,12 @@ def covers(w: Writer, node: Node, mask: str) -> bool:
 
 
 def spanning(k: Kernel) -> list[int]:
-    """Stores over the whole index space, reduced dimensions included."""
+    """The numbers of the stores over the whole index space, reduced dimensions included."""
     return [n for n, s in enumerate(k.stores) if any(s.strides[d] for d in k.reduced)]
 
 
 def reductions(k: Kernel, depth: int) -> list[int]:
-    """The reductions of one depth, by node."""
+    """The numbers of the reduction nodes of one depth."""
     return [i for i, n in enumerate(k.nodes) if n.op == "reduce" and n.depth == depth]
 
 
@@ -132,7 +132,7 @@ def levels(k: Kernel) -> int:
 
 
 def write_reductions(w: Writer) -> None:
-    """Accumulate the reductions, level by level, and store what depends on none that is to come."""
+    """Write the passes, one for each level of reductions; each also stores values that depend on no later level."""
     k = w.k
     wide, deepest = spanning(k), levels(k)
     for level in range(1, deepest + 1):

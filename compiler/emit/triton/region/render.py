@@ -1,4 +1,4 @@
-"""The whole of a region's kernel: its grid, its passes and its parameters."""
+"""The complete kernel of a region: grid, passes and parameters."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from .writer import Scope, Writer
 
 @record
 class Written:
-    """A source, and what a launch passes for its parameters."""
+    """A source, and the arguments of its launch."""
 
     source: Source
     args: tuple[int | float | Place, ...]
 
 
 def render(w: Writer, stem: str, comment: Callable[[], str] | None) -> Written:
-    """The kernel that a writer has the region and the tiling of. comment: the op, for readers of the source."""
+    """The kernel of the writer's region.
+
+    w: the writer. stem: the start of the kernel's name. comment: gives the op's text, for readers of the source.
+    """
     w.scopes = [Scope(frozenset(), "    ")]
     grid = [w.setup()]
     if w.t.runs:

@@ -1,10 +1,10 @@
-"""Kernels over rows that also sum columns: each program takes a run of rows, and leaves the sums of its run.
+"""Kernels over rows that also sum columns: each program processes a run of rows, and stores the sums of its run.
 
     for each tile of the run: load · reductions along the rows · store · add to the sums
     store the sums
 
-So a norm's backward reads what it needs once: the gradient of the input by rows, those of weight and bias by columns.
-What the runs leave is summed by another kernel, in one order, so results are the same bits every time.
+A norm's backward thus reads its operands once, for the gradient of the input (by rows) and for those of weight and bias
+(by columns). Another kernel adds the sums of the runs in a fixed order, so results are deterministic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .writer import Writer
 
 
 def write_runs(w: Writer) -> None:
-    """A program walks a run of rows; it adds what is reduced over rows to one partial result per run."""
+    """Write the kernel: a program iterates over a run of rows, and stores one partial sum of each column."""
     k = w.k
     partial = sorted(partial_stores(k))
     sums = list(dict.fromkeys(k.stores[n].node for n in partial))
@@ -38,7 +38,7 @@ def write_runs(w: Writer) -> None:
             w.line(f"acc_{r} += " + (f"tl.where({mask}, {x}, 0.0)" if mask else x))
         w.write([n for n in range(len(k.stores)) if n not in partial])
 
-    reduce_rows(False)  # of what all rows share
+    reduce_rows(False)  # reductions that do not depend on the row
     w.loop("rows", body)
     for r in sums:
         w.line(f"sum_{r} = tl.sum(acc_{r}, 0, keep_dims=True)")

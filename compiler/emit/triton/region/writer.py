@@ -1,10 +1,10 @@
-"""A fused region as the text of a Triton kernel.
+"""The writer of a region's Triton kernel.
 
-    where the program stands · what it loads and computes · for each level of reductions a pass over what is
-    reduced (a loop, or the tile as a whole) · stores
+    position of the program · loads and elementwise ops · for each level of reductions a pass over the reduced axis
+    (a loop, or the whole tile) · stores
 
-Text is written in scopes: the kernel's body, and inside of it loops. A value goes to the outermost scope that has
-all the dimensions it varies along, so what a loop doesn't change is computed before it.
+Lines are written into scopes: the kernel's body, and its loops. A value is written into the outermost scope that
+defines all dimensions that it varies along, so loop-invariant values are computed before the loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..language.precision import coarse
 
 @dataclass
 class Scope:
-    """Lines at one depth, the dimensions that begin to be known there, and the names of values."""
+    """The lines of one nesting level, the dimensions whose positions it defines, and its variables."""
 
     dims: frozenset[int]
     indent: str
@@ -35,12 +35,15 @@ class Scope:
 
 
 class Writer(dag.Frame):
-    """Writes one kernel.
+    """The writer of one kernel.
 
-    k, t, configs: what to write, and how it is run.
-    pieces: the stores of partial results: each program that shares a reduction has its own place.
-    chunk: how much of the looped axis one of these programs takes; 0 if one program takes it all.
-    stages: pipeline stages, the tiles of the inner loop that are loaded ahead.
+    Attributes:
+        k: the kernel.
+        t: its tiling.
+        configs: its configurations.
+        pieces: the numbers of stores of partial results; each program that shares a reduction has its own address.
+        chunk: the part of the looped axis that such a program processes, in elements; 0: all of it.
+        stages: pipeline stages of the inner loop.
     """
 
     def __init__(
@@ -76,14 +79,14 @@ class Writer(dag.Frame):
         s.lines.append(s.indent + text)
 
     def scope_of(self, dims: frozenset[int]) -> int:
-        """The outermost scope where all of these dimensions are known."""
+        """The number of the outermost scope that defines positions along all of these dimensions."""
         for n in range(len(self.scopes) - 1, 0, -1):
             if self.scopes[n].dims & dims:
                 return n
         return 0
 
     def name(self, key: Any, wanted: str, text: str, dims: frozenset[int]) -> str:
-        """The variable that holds `text`; written once in the outermost scope that can."""
+        """The variable with the value `text`, which is written once, in the outermost possible scope."""
         n = self.scope_of(dims)
         for scope in self.scopes[: n + 1]:
             if key in scope.names:
@@ -95,35 +98,36 @@ class Writer(dag.Frame):
     # -- parameters
 
     def parameter(self, name: str, kind: str, value: int | float | Place) -> str:
-        """A parameter of the kernel, and its value at the launch; gives its name."""
+        """Add a parameter of the kernel and its argument; returns its name."""
         self.parameters[name] = kind
         self.values[name] = value
         return name
 
     def number(self, name: str, value: int) -> str:
-        """An integer parameter; gives its name."""
+        """Add an integer parameter; returns its name."""
         return self.parameter(name, self.number_type, value)
 
     def multiple(self, name: str, value: int) -> str:
-        """A number as a multiple of 8 or 4, where it is one: parameters are known as multiples of 16 or not at all,
-        and 24 columns may be loaded four at a time, too."""
+        """The text of an integer, with a factor 8 or 4 as a literal if 16 does not divide it.
+
+        Triton only knows of parameters that are multiples of 16; 24 columns can also be loaded in vectors of four.
+        """
         unit = next((u for u in (8, 4) if value % u == 0), 1) if value % 16 else 1
         if unit == 1:
             return self.number(name, value)
         return f"({self.number(f'{name}_{unit}', value // unit)} * {unit})"
 
     def size(self, d: int) -> str:
-        """The size of dimension `d`, a parameter; that of the columns of a matrix says which power of two
-        divides it."""
+        """The text of the size of dimension `d`, a parameter; for the columns of a tile with rows, as `multiple`."""
         if d == self.t.cols and (self.t.rows or self.t.outer):
             return self.multiple(f"n{d}", self.k.sizes[d])
         return self.number(f"n{d}", self.k.sizes[d])
 
     def product(self, dims: Sequence[int]) -> str:
-        """The product of dimensions' sizes, in Triton's text."""
+        """The text of the product of dimensions' sizes."""
         return " * ".join(self.size(d) for d in dims) or "1"
 
-    # -- where the program stands
+    # -- the position of the program
 
     def axis(self, which: str) -> tuple[int, ...]:
         """The dimensions of an axis of the tile."""
@@ -137,25 +141,25 @@ class Writer(dag.Frame):
         return bool(dims) and dims[0] in self.k.reduced
 
     def looped(self, which: str) -> bool:
-        """Whether one program walks all of an axis, or a run of it."""
+        """Whether a program iterates over an axis, or over a run of it."""
         return self.reduced(which) or (self.t.runs and which == "rows")
 
     def block(self, which: str) -> str:
-        """The name of the tile's size along an axis, a constexpr."""
+        """The name of the tile's size along an axis, which is a `tl.constexpr`."""
         return which.upper()
 
     def masked(self, which: str) -> bool:
-        """Whether a tile may reach beyond the axis."""
+        """Whether a tile may reach beyond the end of the axis."""
         total = prod(self.k.sizes[d] for d in self.axis(which))
         blocks = [c.constants[self.block(which)] for c in self.configs]
         return total == 0 or any(total % block for block in blocks)
 
     def shape(self) -> str:
-        """The shape of the tile, in Triton's text."""
+        """The text of the tile's shape."""
         return "[ROWS, COLS]" if self.t.rows else "[COLS]"
 
     def setup(self) -> str:
-        """The program's position; returns the expression of the grid's first size."""
+        """Write the program's position; returns the expression of the grid's first size."""
         t = self.t
         pid = "tl.program_id(0)" + (".to(tl.int64)" if t.wide else "")
         grid: list[str] = []
@@ -193,7 +197,7 @@ class Writer(dag.Frame):
         return " * ".join(grid) or "1"
 
     def positions(self, which: str, start: str) -> None:
-        """The positions of a tile along an axis, in the innermost scope."""
+        """Write the positions of a tile along an axis, in the innermost scope."""
         dims, block = self.axis(which), self.block(which)
         steps = f"tl.arange(0, {block})"
         if self.t.rows:
@@ -215,7 +219,7 @@ class Writer(dag.Frame):
             self.line(f"{which}_in = {flat} < {_bare(self.product(dims))}")
 
     def loop(self, which: str, body: Callable[[], None]) -> None:
-        """`body` for all tiles along a reduced axis; the last one begins before the axis ends."""
+        """Write a loop over all tiles along a reduced axis."""
         total, block = self.product(self.axis(which)), self.block(which)
         low, high = "0", total
         if self.chunk and which == self.t.axis:
@@ -233,11 +237,11 @@ class Writer(dag.Frame):
         self.positions(which, f"{which}_start")
         body()
         scope = self.scopes.pop()
-        self.line(head)  # after what it doesn't change
+        self.line(head)  # after loop-invariant lines
         self.scopes[-1].lines += scope.lines
 
     def loops(self, body: Callable[[], None]) -> None:
-        """`body` for all tiles of what is reduced."""
+        """Write the loops over all tiles of the reduced axes."""
         if self.t.loop_rows and self.t.loop_cols:
             self.nested(body)
         elif self.t.axis:
@@ -246,13 +250,13 @@ class Writer(dag.Frame):
             body()
 
     def nested(self, body: Callable[[], None]) -> None:
-        """The body, inside loops over rows and columns."""
+        """Write nested loops over rows and columns."""
         self.loop("rows", lambda: self.loop("cols", body))
 
     # -- memory
 
     def offset(self, strides: tuple[int, ...], without: int = -1) -> str:
-        """Where a walk is at the tile's positions, as an expression; 0 is ""."""
+        """The offset for these strides at the tile's positions, as an expression; "" for 0."""
         number = self.walks.setdefault(strides, len(self.walks))
         order = [*self.t.outer, *self.t.rows, *self.axis("cols")]
         terms = []
@@ -275,9 +279,9 @@ class Writer(dag.Frame):
         return self.name(("at", a.strides), f"at{number}", text, dims)
 
     def mask(self, dims: frozenset[int], width: int = 0) -> str:
-        """Which positions of the tile exist, for what varies along `dims`; "" if all do.
+        """The mask of the tile's positions inside the index space, for a value that varies along `dims`; "": all are.
 
-        width: of rows that are padded: how many columns may be touched, so that vectors are whole.
+        width: the columns of padded rows, all of which may be accessed, so that vectors are whole; 0: not padded.
         """
         parts = [
             f"{which}_in"
@@ -304,11 +308,11 @@ class Writer(dag.Frame):
         return self.mask(dims, a.width if self.t.cols >= 0 and a.strides[self.t.cols] == 1 else 0)
 
     def k_tile(self) -> tuple[int, ...]:
-        """Dimensions of the tile."""
+        """The dimensions of the tile."""
         return (*self.t.rows, *self.axis("cols"))
 
     def pointer(self, name: str, a: Access, place: Place) -> str:
-        """Pointers to the elements of an access, in Triton's text. name: of the base pointer."""
+        """The text of the pointers to the elements of an access. name: the name of the base pointer."""
         base = self.parameter(name, pointer_type(a.dtype), place)
         parts = [base]
         if a.offset:
@@ -319,7 +323,7 @@ class Writer(dag.Frame):
         return " + ".join(parts)
 
     def load(self, slot: int) -> str:
-        """Load `slot`, as an expression of the register's type."""
+        """The value of load `slot`, as an expression of the register type."""
         a = self.k.loads[slot]
         name = self.numbered("in", (a.operand, a.dtype))
         pointer = self.pointer(name, a, self.loads[a.operand])
@@ -328,7 +332,7 @@ class Writer(dag.Frame):
         return loaded(text, a.dtype)
 
     def store(self, n: int, value: str) -> None:
-        """Write store `n` of the kernel; partial results go to their program's place."""
+        """Write store `n` of the kernel; a partial result is stored at its program's own address."""
         a = self.k.stores[n]
         pointer = self.pointer(f"out{n}", a, self.stores[a.operand])
         if n in self.pieces:
@@ -343,7 +347,7 @@ class Writer(dag.Frame):
         )
 
     def write(self, stores: Sequence[int]) -> None:
-        """All values are computed before the first is written: a result may take an operand's place."""
+        """Write stores. All values are computed before the first store, as a result may overwrite an operand."""
         values = [(n, self.value(self.k.stores[n].node)) for n in stores]
         for n, text in values:
             self.store(n, text)
@@ -355,20 +359,19 @@ class Writer(dag.Frame):
         return dag.value(self, i)
 
     def known(self, key: Any) -> str | None:
-        """The name that holds what `key` stands for in an open scope; None if there is none."""
+        """The variable for `key` in an open scope; None if there is none."""
         return next((s.names[key] for s in self.scopes if key in s.names), None)
 
     def add(self, text: str, dims: frozenset[int]) -> None:
-        """Write a line into the scope of what varies along `dims`."""
+        """Write a line into the scope for values that vary along `dims`."""
         self.line(text, self.scope_of(dims))
 
     def position(self, slot: int) -> str:
-        """The linear position that counter `slot` gives, in Triton's text."""
+        """The text of the linear position of index `slot`."""
         return self.offset(self.k.indices[slot])
 
     def fours(self, slot: int, dims: frozenset[int]) -> dag.Fours | None:
-        """The positions of a counter as runs of four along the columns, for which one Philox block is enough;
-        None where they are none."""
+        """The groups of four elements along the columns that share a Philox block of index `slot`; None: no groups."""
         strides, cols = self.k.indices[slot], self.t.cols
         if cols < 0 or strides[cols] != 1:
             return None
@@ -384,17 +387,17 @@ class Writer(dag.Frame):
             shape = "[ROWS, COLS]" if dims & set(self.t.rows) else "[1, COLS]"
         return dag.Fours(f"({rest}) // 4 + {block}" if rest else block, shape)
 
-    # -- the whole
+    # -- the signature
 
     def hints(self) -> frozenset[str]:
-        """Parameters that are worth a kernel of their own where they are multiples of 16."""
+        """The parameters for which the kernel is specialized if they are multiples of 16."""
         found = {p for p, kind in self.parameters.items() if kind.startswith("*")}
         found |= {p for p in self.parameters if p.startswith("s") or p in ("chunk", "width")}
         return frozenset(found | {f"n{d}" for d in self.axis("cols")})
 
 
 def _bare(text: str) -> str:
-    """An expression without parentheses around all of it."""
+    """An expression without outer parentheses."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     depth = 0

@@ -1,7 +1,7 @@
-"""Choosing how to run each launch by measuring: its kernel's configs, and a library's call.
+"""Autotuning: timed comparisons of the configurations of each launch's kernel, and of library calls.
 
-What is measured is a `Problem`: a kernel with the numbers of a launch. Launches of one problem are measured
-once, and the answer is kept on disk, under the device's name and the versions that took part.
+Equal launches (the same kernel and numbers) are measured once. The result is kept on disk, under a key with the
+device's name and the versions of the software.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ..language.grid import grid_of
 from ..library_calls import LIBRARY, Instead
 from .compile import Job, Store, key_of, triton_version
 
-#: seconds that a step takes on the device: a median; infinite if it cannot run there
+#: gives the median time of a step on the device in seconds; infinite if it cannot run there
 Measure = Callable[[LaunchStep | AtenStep], float]
-#: configs of a kernel that are tried, in the cost model's order
+#: the most configurations of a kernel that are tried, in the cost model's order
 MOST = 6
-#: bytes of a thread, and more, which a config must not spill to be tried where another spills less
+#: a configuration that spills at least so many bytes a thread is not tried if another one spills less
 SPILLED = 64
-#: by how much a library must be faster to be chosen
+#: the factor by which a library must be faster to be chosen
 _MARGIN = 0.98
 _KIND = "tuning"
 
 
 def contenders(program: Program, most: int = MOST) -> list[Job]:
-    """The kernels with the configs that a race over a program's launches needs compiled."""
+    """The kernels and configurations that autotuning of a program needs compiled. most: as for `tune`."""
     names = {s.kernel: None for s in program.steps if isinstance(s, LaunchStep)}
     kernels = [program.triton[name] for name in names]
     return [(k, c) for k in kernels for c in range(min(len(k.configs), most))]
@@ -47,14 +47,16 @@ def tune(
     most: int = MOST,
     tell: Callable[[str, str], None] = lambda name, detail: None,
 ) -> Program:
-    """The program with each launch run in the fastest way, and `races` that say by how much.
+    """The program with the fastest configuration of each launch, and the measured times in `races`.
 
     Args:
-        measure: times a step; those of configs without machine code are not tried.
-        device: its name, which answers are kept under.
-        calls: steps of libraries that could stand in the place of launches, by the number of the first.
-        store: reads and writes bytes by kind and name.
-        most: how many configs of a kernel are tried.
+        program: the program.
+        measure: times a step, in seconds. Configurations without machine code are not tried.
+        device: the name of the device, which is part of the key of stored results.
+        calls: library calls that can replace launches, by the number of the first launch.
+        store: reads and writes bytes by kind and name; None: results are not kept.
+        most: the most configurations of a kernel that are tried.
+        tell: called with "tune" and the progress.
     """
     steps, races = list(program.steps), []
     calls = calls or {}
@@ -82,7 +84,7 @@ def tune(
             continue
         seconds = raced(n, step, ways)
         if not seconds:
-            continue  # none can run: the error is for the run to tell
+            continue  # none can run; the run raises the error
         order = _order(seconds)
         steps[n], best[n] = ways[order[0]], seconds[order[0]]
         if len(ways) > 1:
@@ -105,12 +107,12 @@ def tune(
     return _without(replace(program, steps=steps, races=races), replaced)
 
 
-#: the kernels of an op that takes several, in a race with calls that do all of it
+#: the alternative of all kernels of an op, in a comparison with library calls
 KERNELS = "kernels"
 
 
 def _without(program: Program, replaced: Mapping[int, int]) -> Program:
-    """The program without the launches that one call, in the place of the first, replaces."""
+    """The program without the launches that library calls replace; the call itself is in place of the first launch."""
     gone = {n for first, end in replaced.items() for n in range(first + 1, end)}
     number = {n: n - sum(g < n for g in gone) for n in range(len(program.steps))}
     lost = gone | set(replaced)
@@ -124,14 +126,14 @@ def _without(program: Program, replaced: Mapping[int, int]) -> Program:
 
 
 def _of_one(race: Race) -> bool:
-    """Whether a race is of a single launch."""
+    """Whether a comparison is of a single launch."""
     return KERNELS not in race.seconds
 
 
 def _ways(
     program: Program, step: LaunchStep, calls: Mapping[str, AtenStep], most: int
 ) -> dict[str, LaunchStep | AtenStep]:
-    """The ways to run a step, the cost model's choice first."""
+    """The contenders for a step, the cost model's choice first."""
     kernel = program.triton[step.kernel]
     found: dict[str, LaunchStep | AtenStep] = {}
     spills = {
@@ -156,7 +158,7 @@ def _race(ways: Mapping[str, LaunchStep | AtenStep], measure: Measure) -> dict[s
 
 
 def _order(seconds: Mapping[str, float]) -> list[str]:
-    """The ways, the one to use first."""
+    """The names of contenders, the one to use first."""
     order = sorted(seconds, key=lambda way: seconds[way])
     own = [way for way in order if not way.startswith(LIBRARY)]
     if own and own[0] != order[0] and seconds[order[0]] > _MARGIN * seconds[own[0]]:
@@ -166,7 +168,7 @@ def _order(seconds: Mapping[str, float]) -> list[str]:
 
 
 def _key(program: Program, step: LaunchStep, device: str, ways: Sequence[str]) -> str:
-    """All that the outcome of a race depends on."""
+    """A key of everything that the result of a comparison depends on."""
     kernel = program.triton[step.kernel]
     numbers = [None if isinstance(a, Place) else a for a in step.args]
     versions = [triton_version(), _torch_version()]

@@ -1,4 +1,4 @@
-"""Triton kernels to machine code for a device: in parallel, and kept on disk."""
+"""Compilation of Triton kernels to machine code in parallel, with a cache on disk."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gflow.dialects.program import DeviceCode, TritonKernel
 
 from .process_pool import PATIENCE, Answer, shared_pool
 
-#: of a kernel and one of its configs
+#: a kernel, and the number of one of its configurations
 Job = tuple[TritonKernel, int]
-#: where compiled kernels are kept between processes
+#: reads and writes compiled kernels by kind and name
 Store = tuple[Callable[[str, str], bytes | None], Callable[[str, str, bytes], None]]
-#: changes when what is kept changes
+#: the version of the cache's format
 _VERSION = 1
 _KIND = "device_code"
-#: kernels that an error tells of
+#: the most kernels that an error lists
 _SHOWN = 3
 
 
@@ -32,7 +32,7 @@ class KernelError(CompileError):
 
 
 def key_of(kernel: str, config: int) -> str:
-    """The name of a kernel with a config in `Program.device_code`."""
+    """The key of a kernel with a configuration in `Program.device_code`."""
     return f"{kernel}/{config}"
 
 
@@ -46,13 +46,16 @@ def compile_kernels(
     failed: Callable[[TritonKernel, int, str], None] | None = None,
     patience: float = PATIENCE,
 ) -> dict[str, DeviceCode]:
-    """Code of kernels with configs, by `key_of`.
+    """The machine code of kernels with configurations, by `key_of`.
 
     Args:
+        jobs: the kernels and the numbers of configurations.
         arch: as in the table of devices: 90 for compute capability 9.0, "gfx942".
-        labels: what each kernel was made from, for errors.
-        failed: called with a kernel that does not compile, its config and why, instead of an error.
-        patience: seconds that one kernel may take.
+        store: reads and writes bytes by kind and name; None: nothing is kept.
+        tell: called with "triton" and the progress.
+        labels: the op that each kernel comes from, for errors.
+        failed: called with a kernel that does not compile, its configuration and the reason, instead of an error.
+        patience: the most seconds that one kernel may take.
 
     Raises:
         KernelError: a kernel does not compile.
@@ -100,10 +103,10 @@ def compile_kernels(
 
 
 def assemblies(jobs: Sequence[Job], arch: int | str, patience: float = PATIENCE) -> list[str]:
-    """The assembly of kernels, as PTX for NVIDIA's GPUs.
+    """The assembly of kernels (PTX for NVIDIA's GPUs).
 
     Raises:
-        KernelError: one does not compile.
+        KernelError: a kernel does not compile.
     """
     found = [""] * len(jobs)
 
@@ -131,7 +134,7 @@ def _request(kernel: TritonKernel, config: int, arch: int | str) -> dict[str, An
 
 
 def _digest(kernel: TritonKernel, config: int, arch: int | str) -> str:
-    """All that a kernel's code depends on."""
+    """A key of everything that a kernel's machine code depends on."""
     parts = [_VERSION, triton_version(), _request(kernel, config, arch)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -150,7 +153,7 @@ def _stored(store: Store, name: str) -> DeviceCode | None:
 
 @cache
 def triton_version() -> str:
-    """The version of Triton that compiles; "" if there is none."""
+    """The version of the installed Triton; "" if there is none."""
     try:
         return metadata.version("triton")
     except metadata.PackageNotFoundError:

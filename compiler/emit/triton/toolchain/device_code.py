@@ -1,7 +1,7 @@
-"""The machine code of a program's launches, and which of its configs a kernel runs with where nothing is measured.
+"""The machine code of a program's launches, and the choice of another configuration where a kernel spills.
 
-The cost model guesses registers; the assembler knows them. Where the model's first choice spills, the next ones are
-compiled, too, and the first that does not is used, or the one that spills least.
+The cost model estimates registers; the assembler reports them. If the model's first choice spills, the next ones are
+compiled, and the first that doesn't spill is used, or the one that spills least. Autotuned launches are not changed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gflow.dialects.program import DeviceCode, LaunchStep, Program
 from ..language.grid import grid_of
 from .compile import Job, Store, compile_kernels, key_of
 
-#: configs that are tried after one that spills
+#: the configurations that are tried after one that spills
 MORE = 3
-#: bytes of a thread that cost less than another config: two numbers, kept around a loop
+#: spilling up to so many bytes a thread is accepted: two numbers, kept around a loop
 FEW = 8
 
-#: code of kernels with configs, by `key_of`; of those that compile
+#: gives the code of those kernels and configurations that compile, by `key_of`
 Compile = Callable[[Iterable[Job]], dict[str, DeviceCode]]
 
 
@@ -33,13 +33,15 @@ def add_device_code(
     tell: Callable[[str, str], None] = lambda name, detail: None,
     timing: dict[str, float] | None = None,
 ) -> None:
-    """Compile what the launches of a program for a GPU need, for its target's architecture; launches of a kernel that
-    spills get another of its configs, but for those that were measured.
+    """Compile the kernels of a GPU program for its target's architecture, and add the code to the program.
+
+    Launches of a kernel that spills get another configuration, unless they were autotuned.
 
     Args:
-        store: reads and writes bytes by kind and name; nothing is kept without it.
-        tell: called with "triton" and how far it is.
-        timing: seconds are added, as "triton".
+        program: the program, which is modified.
+        store: reads and writes bytes by kind and name; None: nothing is kept.
+        tell: called with "triton" and the progress.
+        timing: the time in seconds is added to its entry "triton".
 
     Raises:
         KernelError: a kernel does not compile.
@@ -65,7 +67,7 @@ def add_device_code(
 
 
 def avoid_spills(program: Program, kernels: Iterable[str], compiled: Compile) -> None:
-    """Have launches of kernels that spill run with another config."""
+    """Replace the configuration of launches whose kernels spill. compiled: compiles kernels with configurations."""
     target = parse_target(program.target)
     raced = {race.step for race in program.races}
     launches = [
@@ -107,7 +109,7 @@ def avoid_spills(program: Program, kernels: Iterable[str], compiled: Compile) ->
 
 
 def badness(code: DeviceCode, target: Target) -> float:
-    """Bytes that a thread spills, if not few; infinite if a block's shared memory is more than there is."""
+    """The bytes that a thread spills, 0 if few; infinite if a block needs more shared memory than the device has."""
     if code.shared > target.device.shared_memory:
         return math.inf
     return code.spills if code.spills > FEW else 0

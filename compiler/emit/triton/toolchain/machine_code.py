@@ -1,4 +1,4 @@
-"""What a compiled kernel's assembly says: what it takes, registers, spills, matrix instructions; by family of GPUs."""
+"""The resources of a compiled kernel, from its assembly: parameters, registers, spills; by family of GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from gflow.dialects.records import record
 
-#: of PTX, and of AMD's assembly
+#: matrix instructions of PTX, and of AMD's assembly
 _PTX_PRODUCT = re.compile(r"\b(?:wgmma\.mma_async|mma\.sync|mma\.sp|tcgen05\.mma)[\w.:]*")
 _AMD_PRODUCT = re.compile(r"\bv_s?mfmac?_\w+")
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -17,12 +17,13 @@ _SPILLS = re.compile(r"(\d+) bytes spill stores")
 
 @record
 class Family:
-    """What Triton gives for a kind of target.
+    """Triton's output for a kind of target.
 
-    assembly, image: their names among the stages of a compilation.
-    check_entry: of the assembly, the parameters' types by name, and threads of a block.
-        Raises ValueError where a launch would give something else.
-    resources: of the assembly, and what was printed while it was compiled: fields of a `DeviceCode`.
+    Attributes:
+        assembly, image: the names of assembly and machine code among the stages of a compilation.
+        check_entry: checks that the assembly's entry takes the parameters (types by name) and threads of a launch;
+            raises ValueError if it doesn't.
+        resources: gives fields of a `DeviceCode`, from the assembly and the compiler's output.
     """
 
     assembly: str
@@ -32,10 +33,10 @@ class Family:
 
 
 def check_ptx_entry(ptx: str, parameters: Mapping[str, str], threads: int) -> None:
-    """The entry takes what launches give: the parameters, then two addresses of scratch.
+    """Check that the entry takes what launches pass: the parameters, then two addresses of scratch.
 
     Raises:
-        ValueError: it doesn't; another version of Triton, perhaps.
+        ValueError: it doesn't, possibly due to another version of Triton.
     """
     head = ptx[ptx.index(".entry") :]
     given = re.findall(r"\.param \.[a-z](\d+)", head[: head.index(")")])
@@ -44,10 +45,10 @@ def check_ptx_entry(ptx: str, parameters: Mapping[str, str], threads: int) -> No
 
 
 def check_amd_entry(text: str, parameters: Mapping[str, str], threads: int) -> None:
-    """As `check_ptx_entry`, by the metadata at the end of AMD's assembly.
+    """As `check_ptx_entry`, from the metadata at the end of AMD's assembly.
 
     Raises:
-        ValueError: it doesn't; another version of Triton, perhaps.
+        ValueError: the entry takes something else, possibly due to another version of Triton.
     """
     _, _, metadata = text.rpartition(".amdgpu_metadata")
     before, _, _ = metadata.partition(".group_segment_fixed_size")
@@ -84,8 +85,8 @@ def ptx_resources(ptx: str, log: str) -> dict[str, Any]:
 
 
 def amd_resources(text: str, log: str) -> dict[str, Any]:
-    """Vector registers (with accumulators), those of them that spill into memory, and scalar ones that
-    spill into lanes of vector registers, from the metadata of AMD's assembly."""
+    """Registers and spills from the metadata of AMD's assembly: vector registers (with accumulators), those that spill
+    into memory, and scalar registers that spill into lanes of vector registers."""
     return {
         "registers": _number(text, "vgpr_count"),
         "spills": 4 * _number(text, "vgpr_spill_count"),

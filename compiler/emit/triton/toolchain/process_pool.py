@@ -1,4 +1,4 @@
-"""Processes that compile Triton kernels side by side, started once and used again."""
+"""A pool of processes that compile Triton kernels in parallel, and are reused."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-#: seconds that one kernel may take; Triton can need hours for a block that is far too large
+#: the most seconds for one kernel; Triton can take hours for a block that is far too large
 PATIENCE = 120.0
 _WORKER = "gflow.compiler.emit.triton.toolchain.worker"
-#: what would make Triton interpret kernels, or keep files of its own
+#: environment variables with which Triton would interpret kernels, or keep its own files
 _NOT_PASSED_ON = ("TRITON_INTERPRET", "TRITON_CACHE_DIR", "TRITON_CACHE_MANAGER")
 
 Request = Mapping[str, Any]
@@ -25,7 +25,7 @@ Answer = dict[str, Any]
 
 
 class _Worker:
-    """One process. It takes a request at a time."""
+    """One process, which answers one request at a time."""
 
     def __init__(self) -> None:
         environment = {k: v for k, v in os.environ.items() if k not in _NOT_PASSED_ON}
@@ -38,7 +38,7 @@ class _Worker:
         )  # fmt: skip
 
     def ask(self, request: Request, patience: float) -> Answer:
-        """The answer to a request; one that says `error` if the process ended or was too slow."""
+        """The answer to a request; it has an `error` if the process ended or took longer than `patience` seconds."""
         process = self.process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -74,7 +74,7 @@ class _Worker:
         return self.process.poll() is None
 
     def _kill(self) -> None:
-        """End the process, and an assembler that it may have started."""
+        """Kill the process, and an assembler that it may have started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -87,7 +87,7 @@ class _Worker:
 
 
 class Pool:
-    """At most `size` processes; each request goes to one that is free."""
+    """A pool of at most `size` processes; each request goes to an idle one."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -95,7 +95,7 @@ class Pool:
         self._lock = threading.Lock()
 
     def start(self, count: int) -> None:
-        """Have processes ready before there is work: they take a second to start."""
+        """Start processes before there is work, since they take a second to start."""
         with self._lock:
             self._idle = [w for w in self._idle if w.alive]
             while len(self._idle) < min(count, self.size):
@@ -105,8 +105,11 @@ class Pool:
         self, requests: Sequence[Request], done: Callable[[int, Answer], None],
         patience: float = PATIENCE,
     ) -> None:  # fmt: skip
-        """Have all requests answered. done: called in this thread with a request's number and its
-        answer, in the order in which they come."""
+        """Process all requests.
+
+        done: called in this thread with the number of a request and its answer, in order of completion. patience: the
+        most seconds for one request.
+        """
         todo: queue.SimpleQueue[int] = queue.SimpleQueue()
         for n in range(len(requests)):
             todo.put(n)
@@ -122,7 +125,7 @@ class Pool:
                 try:
                     worker = worker if worker and worker.alive else self._take()
                     answer = worker.ask(requests[n], patience)
-                except Exception as error:  # it must not be waited for forever
+                except Exception as error:  # otherwise `run` would wait forever
                     answer = {"error": f"{type(error).__name__}: {error}"}
                 answers.put((n, answer))
             if worker and worker.alive:
@@ -139,7 +142,7 @@ class Pool:
             for _ in requests:
                 done(*answers.get())
         finally:
-            while not todo.empty():  # an error or an interrupt: begin nothing more
+            while not todo.empty():  # after an error or an interrupt, start no further requests
                 try:
                     todo.get_nowait()
                 except queue.Empty:
@@ -156,7 +159,7 @@ class Pool:
         return _Worker()
 
     def close(self) -> None:
-        """End all processes that are idle."""
+        """End all idle processes."""
         with self._lock:
             idle, self._idle = self._idle, []
         for worker in idle:
@@ -168,9 +171,9 @@ _owner = 0
 
 
 def shared_pool() -> Pool:
-    """The pool of this process: as many workers as it has cores."""
+    """The pool of this process, with as many workers as CPU cores."""
     global _shared, _owner
-    if _shared is None or _owner != os.getpid():  # a fork's pipes are its parent's
+    if _shared is None or _owner != os.getpid():  # after a fork, the pipes belong to the parent
         _shared, _owner = Pool(_cores()), os.getpid()
         atexit.register(_shared.close)
     return _shared

@@ -7,7 +7,7 @@ from types import ModuleType
 
 
 def load_text(name: str, text: str) -> ModuleType:
-    """Run `text` as a module; its lines can be found, as `triton.jit` needs."""
+    """Execute `text` as a module whose source lines Python can find, which `triton.jit` needs."""
     path = f"<{name}.py>"
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     module = ModuleType(name)

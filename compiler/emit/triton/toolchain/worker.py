@@ -1,8 +1,8 @@
 """A process that compiles Triton kernels: `python -m gflow.compiler.emit.triton.toolchain.worker`.
 
-Requests and answers are lines of JSON on stdin and stdout; it ends with its stdin. A process of its own,
-since Triton decides when it is imported whether kernels are compiled or interpreted, and so that
-several kernels are compiled at once.
+Requests and answers are lines of JSON on stdin and stdout; the process ends when stdin is closed. It is a separate
+process because Triton decides at import whether kernels are compiled or interpreted, and so that several kernels can be
+compiled at the same time.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .source_module import load_text
 def main() -> None:
     """Answer requests until there are no more."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what compilers print is no answer
+    os.dup2(2, 1)  # output of compilers must not be part of an answer
     with tempfile.TemporaryDirectory(prefix="gflow-triton-") as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
-        with contextlib.suppress(ImportError):  # the first request has to say so
+        with contextlib.suppress(ImportError):  # the answer to the first request reports the error
             _prepare()
         for line in sys.stdin:
             request = json.loads(line)
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _prepare() -> None:
-    """Load Triton, and have it say what it can about its kernels."""
+    """Import Triton, and switch on its reports about kernels."""
     # Triton need not be installed to emit its source
     import triton
     from triton.compiler import compiler
@@ -50,12 +50,12 @@ def _prepare() -> None:
     triton.knobs.nvidia.dump_ptxas_log = True
     triton.knobs.compilation.always_compile = True
     if hasattr(compiler, "get_cache_key"):
-        # files are kept for a moment only; Triton would hash all of itself to name them
+        # files are temporary; Triton would otherwise hash all of its own files for the cache key
         compiler.get_cache_key = lambda *args, **kwargs: "kernel"
 
 
 def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a `DeviceCode`, and, where it is asked for, the assembly.
+    """Compile a kernel: the fields of a `DeviceCode` and, on request, the assembly.
 
     request: name, source, parameters, constants, multiples, num_warps, num_stages, target (what `GPUTarget` takes);
     assembly: whether that is wanted.
@@ -111,7 +111,7 @@ def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, from the error that began it."""
+    """The reason of an error, from its first cause."""
     texts = []
     current: BaseException | None = error
     while current is not None:
@@ -123,7 +123,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _line(error: BaseException, request: dict[str, Any]) -> int:
-    """The line of the source that an error is about; 0 if none is known."""
+    """The line of the source to which an error refers; 0 if it is unknown."""
     lines: Sequence[int] = ()
     current: BaseException | None = error
     while current is not None:
@@ -143,7 +143,7 @@ def _line(error: BaseException, request: dict[str, Any]) -> int:
 
 
 def _empty(folder: Path) -> None:
-    """Remove what Triton keeps of a compilation."""
+    """Remove Triton's files of a compilation."""
     for path in sorted(folder.rglob("*"), reverse=True):
         with contextlib.suppress(OSError):
             path.rmdir() if path.is_dir() else path.unlink()

@@ -1,4 +1,4 @@
-"""Attention on a processor: whether our own kernel makes it, and how that is cut."""
+"""Attention on a CPU: gflow's own kernel or PyTorch's, and the blocking."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ...blocks import LANES
 from ..choice import Choice
 from .blocking import STRIP
 
-#: operands before the optional ones
+#: the number of required operands
 NEEDED = {"attention": 3, "attention_grad": 6}
 
-#: rows of a task in the forward, at most and at least: each packs the keys again
+#: the most and the fewest rows of a task in the forward; each task packs the keys again
 _ROWS, _LEAST_ROWS = 384, 48
-#: rows of a block in the backward: what is summed over them is one chain
+#: rows of a block in the backward; sums over rows are sequential
 _GRAD_ROWS = 144
-#: tasks for each thread in the forward, where there are rows enough
+#: the number of tasks for each thread in the forward, where there are enough rows
 _TASKS = 4
-#: rows with the same keys of which there are so few that keys are not packed, and those that are no lanes
+#: up to _FEW rows that share keys, keys are not packed; up to _FEWEST, vectors do not run along rows
 _FEW, _FEWEST = 48, 4
 
 
 def attention_of(p: Processor, o: Op, types: Sequence[TensorType], threads: int) -> Choice | None:
-    """The choice of our own kernel; None where it has none.
+    """The choice of gflow's own kernel for an `attention` or `attention_grad`; None where it does not support the op.
 
-    types: of the function's values.
+    types: the types of the function's values. threads: the number of threads that scratch is for.
     """
     needed = NEEDED[o.name]
     attrs = read(OPS[o.name], o.op.attributes)
@@ -53,10 +53,12 @@ def attention_of(p: Processor, o: Op, types: Sequence[TensorType], threads: int)
 
 
 def contest_of(o: Op, types: Sequence[TensorType]) -> AttentionContest | None:
-    """What decides between our own kernel and PyTorch's; None where one of them alone can make the attention, or makes
-    it as the program says.
+    """The key of the timed comparison of gflow's own kernel and PyTorch's.
 
-    types: of the function's values.
+    None where only one of them supports the op: with dropout, with q and v of different channels, with a mask that
+    isn't of q's dtype, or for attention that was recognized as a formula (`formula = true`).
+
+    types: the types of the function's values.
     """
     needed, attrs = NEEDED[o.name], read(OPS[o.name], o.op.attributes)
     given = [types[v] for v in o.operands]
@@ -76,7 +78,10 @@ def contest_of(o: Op, types: Sequence[TensorType]) -> AttentionContest | None:
 
 
 def _covered(o: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> bool:
-    """Whether our own kernel can make it: float32, channels that are known, some elements, no window or documents."""
+    """Whether gflow's own kernel supports it.
+
+    It supports float32, static channels, no gradient of a bias, no window or documents, and tensors with elements.
+    """
     needed = NEEDED[o.name]
     first = 0 if needed == 3 else 1
     q, k, v = types[first : first + 3]
@@ -93,7 +98,7 @@ def _covered(o: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> bo
 def blocks_of(
     p: Processor, q: TensorType, k: TensorType, threads: int, grad: bool
 ) -> AttentionBlocks:
-    """How an attention is cut. q, k: the types of queries and keys. grad: whether for its gradients."""
+    """The blocking of an attention. q, k: the types of queries and keys. grad: whether it computes gradients."""
     batch, positions, heads, _ = q.shape
     shared, keys = k.shape[2], min(ANY.scores, _up(at_most(k.shape[1]), LANES))
     height, vectors = min(p.tiles, key=lambda tile: (tile[1] > 2, p.tiles.index(tile)))
@@ -101,7 +106,7 @@ def blocks_of(
     if grad:
         rows = at_most(positions)
         return AttentionBlocks(tile, _up(ceil(rows / ceil(rows / _GRAD_ROWS)), height), keys)
-    rows = at_most(positions) * (heads // shared)  # that meet the same keys
+    rows = at_most(positions) * (heads // shared)  # rows that share keys
     if rows <= _FEWEST:
         height = next(n for n in (1, 2, 4) if n >= rows)
         return AttentionBlocks((height, STRIP), rows, keys, packed=False)

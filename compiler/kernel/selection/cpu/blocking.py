@@ -1,8 +1,8 @@
-"""A cost model of float32 matrix products on a processor: the blocking of gflow's own, and whether the BLAS is faster.
+"""A cost model of float32 matrix products on a CPU: the blocking of gflow's own kernel, and whether the BLAS is faster.
 
-The model gives the share of the processor's peak that a blocking reaches. It counts multiply-adds that tiles at the
-edges compute in vain, packing (in units of one multiply-add), and threads that wait for the last share. Timed
-comparisons at the first call correct it (`compiler/driver/races.py`).
+The model predicts the share of the CPU's peak that a blocking reaches. It counts the unused multiply-adds of tiles at
+the edges, packing (in units of one multiply-add), and threads that wait for the last share. Timed comparisons at the
+first call override its choice between the kernels (`compiler/driver/races.py`).
 """
 
 from __future__ import annotations
@@ -18,42 +18,47 @@ from ...contest import Contest
 
 #: the most rows with which B is read in place, without packing
 FEW_ROWS = 16
-#: rows and vectors of their tiles, where B's columns are contiguous
+#: for few rows and contiguous columns of B: rows of a tile, and vectors of its columns
 _FLAT = ((1, 8), (2, 8), (4, 6), (8, 3))
-#: rows of tiles of which B is read row by row, in strips of at most so many columns; what follows runs on pieces
+#: tiles with SWEEPS rows read B row by row, in strips of at most SWEPT columns. Their epilogue runs on PIECE columns
 SWEEPS, SWEPT, PIECE = (1, 2, 4), 1024, 8 * LANES
-#: columns of a strip, below which rows are too short to be fetched ahead
+#: the fewest columns of such a strip, so that rows are long enough for the hardware prefetcher
 _SWEPT_LEAST = 512
-#: columns that are computed as dot products at a time, where B's K is contiguous
+#: columns that are computed at a time as dot products, where B is contiguous along K
 STRIP = 64
-#: shares for each thread at least, where the product has enough rows and columns
+#: the number of shares for each thread, where the product has enough rows and columns
 _SHARES = 4
-#: tiles of a block of rows at least, since each block reads all of a block of columns
+#: the fewest tiles in a block of rows, since each block of rows reads a whole block of columns
 _LEAST = 4
-#: multiplications below which packing does not pay
+#: with fewer multiplications packing does not pay
 _FEW = 1 << 12
-#: the extra time of the BLAS for few rows or columns, in rows or columns
+#: the overhead of the BLAS for few rows or columns, as a number of rows or columns
 _THIN = 8
 
 
 @cache
 def blocks_of(p: Processor, product: Problem, threads: int) -> Blocks:
-    """The best way to cut a product, by the model."""
+    """The blocking with packed blocks of B that has the greatest share of the peak by the model."""
     return max(
         _candidates(p, product, threads), key=lambda b: share_of_peak(p, product, b, threads)
     )
 
 
 def cut(p: Processor, contest: Contest, threads: int) -> Blocks:
-    """The best way to cut a product whose operands lie so. Of few rows, nothing of B is packed."""
+    """The best blocking for a product and its operands' layouts; with few rows, B is not packed."""
     if contest.product.rows <= FEW_ROWS and (contest.b == "lanes" or contest.a == "k"):
         return rows_of(p, contest.product, threads, contest.b)
     return blocks_of(p, contest.product, threads)
 
 
 def contiguous(row: int, column: int, one_row: bool) -> str:
-    """The contiguous dimension of a product's B by its strides: "lanes" (columns) or "k". The stride of a dimension of
-    size one is never taken; one_row: whether K is one."""
+    """The contiguous dimension of a product's B: "lanes" (columns) or "k".
+
+    Args:
+        row: the stride along K, in elements.
+        column: the stride along columns, in elements.
+        one_row: whether K is 1; the stride along K is then not used.
+    """
     return "k" if column != 1 and (row == 1 or one_row) else "lanes"
 
 
@@ -82,7 +87,7 @@ def rows_of(p: Processor, product: Problem, threads: int, columns: str) -> Block
 
 @cache
 def own_is_faster(p: Processor, product: Problem, threads: int) -> bool:
-    """Whether the model takes our own product to be faster than the library's."""
+    """Whether the model predicts that gflow's own product is faster than the BLAS."""
     if product.rows * product.columns * product.k < _FEW:
         return False
     if product.rows <= FEW_ROWS:  # the library reads B once, too, but calls and packing take longer
@@ -92,14 +97,14 @@ def own_is_faster(p: Processor, product: Problem, threads: int) -> bool:
 
 @cache
 def speedup(p: Processor, product: Problem, threads: int) -> float:
-    """The library's time over ours, by the model; of more rows than `FEW_ROWS`."""
+    """The time of the BLAS divided by that of gflow's own product, by the model; for more rows than `FEW_ROWS`."""
     own = share_of_peak(p, product, blocks_of(p, product, threads), threads)
     thin = 1 + _THIN * (1 / product.rows + 1 / product.columns)
     return own * thin / p.library
 
 
 def share_of_peak(p: Processor, product: Problem, b: Blocks, threads: int) -> float:
-    """The predicted share of the processor's peak, from 0 to 1."""
+    """The predicted share of the CPU's peak throughput, from 0 to 1."""
     m, n = product.rows, product.columns
     height, width, _ = b.tile
     made = ceil(m / height) * height * ceil(n / width) * width
@@ -109,7 +114,7 @@ def share_of_peak(p: Processor, product: Problem, b: Blocks, threads: int) -> fl
 
 
 def _waiting(product: Problem, b: Blocks, threads: int) -> float:
-    """The time of the last thread over the average time of all."""
+    """The time of the slowest thread divided by the average time."""
     if b.apart:
         return ceil(product.batch / threads) * threads / product.batch
     columns = min(product.columns, b.columns)

@@ -1,4 +1,4 @@
-"""The choice for each op on a processor: what computes it, and its scratch."""
+"""Kernel selection on a CPU: the kernel of each op, and its scratch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from .strips import strips_of
 
 HALVES = ("f16", "bf16")
 
-#: rows that are widened at a time, at the least: each piece packs the other matrix again
+#: the fewest rows of a half-precision product that are widened at a time; each chunk packs B again
 _LEAST_ROWS = 128
 
 KERNEL, PYTORCH, NONE = Choice("kernel"), Choice("pytorch"), Choice("none")
@@ -54,12 +54,15 @@ KERNEL, PYTORCH, NONE = Choice("kernel"), Choice("pytorch"), Choice("none")
 
 @record
 class Chooser:
-    """Chooses the kernel of each op of a function.
+    """Selects the kernel of each op of a function.
 
-    lives: places and live ranges of the function's values. threads: the most threads that run a kernel. blas: whether
-    generated code may call the BLAS. processor: the row of the table that gflow's own products are blocked for; None
-    for no own products. won: results of races, whether gflow's own kernel was faster; the model decides contests that
-    are not there. asked: collects the contests of products that both can compute.
+    Attributes:
+        lives: layouts, places and live ranges of the function's values.
+        threads: the most threads that run a kernel.
+        blas: whether kernels may call the BLAS.
+        processor: the row of the processor table that gflow's own products are blocked for; None: no such products.
+        won: by key of a timed comparison, whether gflow's own kernel was faster. The cost model decides the others.
+        asked: output: the keys of comparisons of all products that both gflow's own kernel and the BLAS support.
     """
 
     lives: Lives
@@ -73,7 +76,7 @@ class Chooser:
         """The choice for an op.
 
         Raises:
-            CannotLower: it has no code.
+            CannotLower: there is no CPU kernel for it.
         """
         root = root_of(o.op) if o.name == "fused" else None
         if root is not None:
@@ -142,7 +145,7 @@ class Chooser:
                 cut = self._blocked("panels", contest, time)
             cut = cut or Choice("blas")
             return replace(cut, scratch=cut.scratch + scratch, rows=piece, then=then)
-        if wide:  # all of it at once, and what follows after that
+        if wide:  # the whole product is widened to float32; the epilogue runs after it
             saved = _halves(values, types)
             types = [_float(t) for t in types]
             strides = [
@@ -158,7 +161,9 @@ class Chooser:
             inner, count = self._packed(root, types, rows, tiled), None
         else:
             inner, count = self._product(name, root, types, strides, rows, tiled)
-        calls_it = tiled and (inner.tile or inner.kind == "depthwise")  # on each tile
+        calls_it = tiled and (
+            inner.tile or inner.kind == "depthwise"
+        )  # the kernel calls the epilogue on each tile
         if inner.kind == "none" or calls_it:
             return inner
         then, kernel = self._after(rows, copied, count)
@@ -167,7 +172,7 @@ class Chooser:
     def _after(
         self, rows: Rows | None, copied: tuple[int, ...] | None, count: Count | None = None
     ) -> tuple[tuple[Way, ...], int]:
-        """How what follows a contraction runs, and its scratch. count: of rows at a time; all if None."""
+        """The launches of a contraction's epilogue, and its scratch in bytes. count: rows at a time; None: all."""
         if rows is None:
             return (), 0
         after = rows.after(rows.part(rows.rows if count is None else count), copied)
@@ -178,8 +183,8 @@ class Chooser:
     def _rows(
         self, o: Op, root: ir.Operation, ty: TensorType
     ) -> tuple[Rows, bool, tuple[int, ...] | None]:
-        """The rows of a contraction's result, whether what follows may run by tiles, and the strides of a copy of the
-        result, if it needs one."""
+        """The rows of a contraction's result; whether the epilogue can run on tiles; and, if the result must be copied
+        to a layout that isn't row-major, the strides of the copy."""
         lives, k = self.lives, self._describe(o)
         yielded = root.block.operations[-1].operation.operands
         returned = None
@@ -198,7 +203,10 @@ class Chooser:
         return Rows(ty, floating, granule, self.blas, k), tiled, copied
 
     def _borrowable(self, o: Op, r: int, ty: TensorType) -> bool:
-        """Whether a contraction can write to a result's buffer first: as large, and no operand's."""
+        """Whether a contraction can write to the buffer of result `r`, which the epilogue then overwrites.
+
+        The buffer must have the same type of elements and size, and must not be the buffer of an operand.
+        """
         lives = self.lives
         own = lives.body.types[r]
         if own.dtype != ty.dtype or own.numel != ty.numel:
@@ -208,7 +216,7 @@ class Chooser:
         return all(self._memory(lives.at[v].base) != self._memory(r) for v in o.operands)
 
     def _memory(self, value: int) -> tuple[str, int]:
-        """Which memory a value that is no view lies in."""
+        """The buffer of a value that isn't a view, as (kind, number)."""
         lives = self.lives
         if value in lives.place:
             space, _, number = lives.place[value].partition(":")
@@ -228,7 +236,7 @@ class Chooser:
         rows: Rows | None,
         tiled: bool,
     ) -> tuple[Choice, Count | None]:
-        """The choice for a contraction, and how many rows of its result are made at first; None: all."""
+        """The choice for a contraction, and the rows of its first chunk; None: all rows at once."""
         if name == "matmul":
             found = self._matmul(types, strides, rows, tiled)
             return found, rows.pieces(found.rows)[0][1] if rows and found.rows else None
@@ -266,7 +274,7 @@ class Chooser:
     def _packed(
         self, root: ir.Operation, types: Sequence[TensorType], rows: Rows | None, tiled: bool
     ) -> Choice:
-        """The choice for a product whose weight is packed."""
+        """The choice for a product with a packed weight."""
         _, weight, result = types
         if result.numel == 0:
             return NONE
@@ -330,7 +338,7 @@ class Chooser:
         strides: Sequence[tuple[int, ...]],
         parts: Sequence[tuple[int, Count]],
     ) -> Choice | None:
-        """A product of our own, if the model has it faster. parts: of its rows, which are made at a time."""
+        """gflow's own kernel for a matmul, if it is faster than the BLAS. parts: the chunks of its rows."""
         if z.dtype != "f32" or varies(x.shape[-1]):
             return None
         try:
@@ -346,7 +354,7 @@ class Chooser:
     def _blocked(
         self, kind: str, contest: Contest, nanoseconds: Callable[[At], float]
     ) -> Choice | None:
-        """A product of our own, if it is faster than the library's. nanoseconds: what it takes on one thread."""
+        """gflow's own kernel, if it is faster than the BLAS. nanoseconds: its time on one thread."""
         p, product = self.processor, contest.product
         if p is None:
             return None
@@ -370,15 +378,18 @@ class Chooser:
             return "pytorch"
         return "blas"
 
-    # -- halves
+    # -- half precision
 
     def _in_pieces(self, types: Sequence[TensorType]) -> bool:
-        """Whether a product of halves is made of float32 values some rows at a time."""
+        """Whether a half-precision product is widened to float32 in chunks of rows."""
         (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
         return bool(inner) and types[2].numel == rows * columns and self.blas
 
     def _widened_call(self, o: Op) -> int:
-        """Bytes of float32 values that stand for halves in a call of PyTorch that computes float16 slowly."""
+        """Scratch bytes for float32 copies of the half-precision operands and results of an ATen call on float16.
+
+        PyTorch computes float16 slowly on CPUs. Ops whose AMP rule isn't "allow" are not widened.
+        """
         types = self.lives.body.types
         values = (*o.operands, *o.results)
         if amp_of(o.op).kind != "allow" or not any(types[v].dtype == "f16" for v in values):
@@ -388,7 +399,7 @@ class Chooser:
 
 
 def rows_at_a_time(types: Sequence[TensorType]) -> int:
-    """Rows of a product of halves that are widened at a time; 0: all."""
+    """The rows of a half-precision product that are widened at a time; 0: all. types: of A, B and the result."""
     (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
     if varies(rows):
         return 0
@@ -398,16 +409,20 @@ def rows_at_a_time(types: Sequence[TensorType]) -> int:
 
 
 def widened_shapes(types: Sequence[TensorType], piece: int) -> list[TensorType]:
-    """The float32 matrices of a product of halves: so many rows of the left one (0: all), the right one, rows of the
-    result."""
+    """The types of the float32 copies for a half-precision product: `piece` rows of A (0: all), B, rows of the result.
+
+    types: of A, B and the result.
+    """
     (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
     piece = piece or rows
     return [TensorType(s, "f32") for s in ((piece, inner), (inner, columns), (piece, columns))]
 
 
 def _halves(values: Sequence[int], types: Sequence[TensorType]) -> int:
-    """Bytes of a contraction's operands and result in float32, those that are halves; an operand that stands twice
-    counts once."""
+    """Bytes of float32 copies of a contraction's half-precision operands and result.
+
+    An operand that is used twice counts once. values: the numbers of the operands. types: of them, then of the result.
+    """
     found = dict(zip([*values, -1], types))
     return sum(_up(4 * ty.numel) for ty in found.values() if ty.dtype in HALVES)
 
@@ -417,18 +432,18 @@ def _float(ty: TensorType) -> TensorType:
 
 
 def _whole(size: int) -> int:
-    """Bytes that so many take up: a multiple of 64."""
+    """`size` bytes, rounded up to a multiple of 64."""
     return -(-size // 64) * 64
 
 
 def _up(size: int) -> int:
-    """Bytes that so many take up at most, over the sizes of the program: places are the same for all of them."""
+    """`size` bytes at the greatest value of dynamic dimensions, rounded up to a multiple of 64."""
     return _whole(at_most(size))
 
 
-#: calls of PyTorch that may need scratch
+#: ATen calls that may need scratch
 _CALLS = ("aten", "attention", "attention_grad")
-#: what ops that are neither fused nor contractions run as
+#: the kind of kernel of ops that are neither fused nor contractions
 OTHERS: Mapping[str, str] = {
     **dict.fromkeys(
         ("iota", "pad", "concatenate", "reverse", "index_copy", "take", "quantized_matmul", CHECK),

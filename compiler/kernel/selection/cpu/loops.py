@@ -1,5 +1,4 @@
-"""How a generated kernel walks its index space on a processor: the vectors' dimension, what threads share, and what of
-a row is kept between passes, in scratch."""
+"""The loop nest of a region on a CPU: loop order, vectorized dimension, parallel dimension, cached row values."""
 
 from __future__ import annotations
 
@@ -16,33 +15,34 @@ from ..choice import Choice, Way
 from . import row_values
 from .sharing import Sharing, of_kernel, sharing
 
-#: with fewer independent pieces than this, threads share the work inside a piece
+#: with fewer outer iterations than this, threads share the inner dimension
 _FEW = 8
 
-#: most vectors side by side in a column reduction, and ops in the body of so many copies
+#: in a column reduction: the most vectors that are accumulated side by side, and the most ops of the unrolled body
 _UNROLL, _UNROLLED_OPS = 4, 60
 
 
 @dataclass
 class Loops:
-    """How a kernel runs.
+    """The loop nest of a kernel.
 
-    mode: "scalar" (no dimensions), "pointwise", "row" (the vector runs along a reduced dimension), "column"
-        (along a kept one).
-    outer: kept dimensions but the vector's, in loop order.
-    reduced: reduced dimensions but the vector's.
-    vector: the dimension that vectors run along, or -1.
-    split: threads share the reduced dimensions (or, in "pointwise", the vector's) rather than the outer ones.
-    blocked: sums are made of runs; short ones too, which share the code of long ones.
-    lanes: elements a vector.
-    whole: the vector's dimension is a multiple of the lanes, so no vector needs a mask ("pointwise" and "row").
-    turned: loads of a "pointwise" kernel that are transposed in blocks: what is contiguous for all others along the
-        inner two dimensions lies the other way round for them.
-    unroll: vectors side by side in a "column" kernel, a tile.
-    tiled: "all" if the vector's dimension is a multiple of a tile, "none" if it is shorter than one, else "some".
-    cached: nodes that a "row" kernel keeps between passes, and the pass that computes each.
-    scratch_rows, scratch_width: the 64-bit cells that each thread has in scratch, as a rectangle: reductions by
-        kept elements where it is "split", or cached nodes by the row's length.
+    Attributes:
+        mode: "scalar" (no dimensions), "pointwise", "row" (vectors run along a reduced dimension), or "column"
+            (vectors run along a kept dimension of a reduction).
+        outer: kept dimensions without the vectorized one, outermost loop first.
+        reduced: reduced dimensions without the vectorized one, outermost loop first.
+        vector: the dimension that vectors run along; -1: none.
+        split: threads share the reduced dimensions (in "pointwise", the vectorized one) instead of the outer ones.
+        blocked: sums are accumulated in blocks, so that rounding errors grow slowly.
+        lanes: elements of a vector.
+        whole: the vectorized dimension is a multiple of `lanes`, so no masks are needed ("pointwise" and "row").
+        turned: loads of a "pointwise" kernel that are transposed in blocks. Along the two inner dimensions they are
+            contiguous in the other order than all other accesses.
+        unroll: the vectors that a "column" kernel accumulates side by side; together they are a tile.
+        tiled: "all" if the vectorized dimension is a multiple of a tile, "none" without tiles, else "some".
+        cached: nodes that a "row" kernel keeps in scratch between passes over the row, and the pass that computes each.
+        scratch_rows, scratch_width: each thread has scratch_rows × scratch_width cells of 64 bits: one row for each
+            reduction with a cell for each kept element (`split`), or one row for each cached node.
     """
 
     mode: str
@@ -61,12 +61,12 @@ class Loops:
     scratch_width: int = 0
 
     def scratch_bytes(self, threads: int) -> int:
-        """Bytes of scratch, of so many threads."""
+        """Bytes of scratch of all threads."""
         return 8 * self.scratch_rows * self.scratch_width * threads
 
 
 def loops_of(k: Kernel) -> Loops:
-    """The model's choice of how a kernel runs."""
+    """The loop nest that the cost model chooses for a kernel."""
     vector = _vector_dim(k)
     reducing = _reduces(k)
     kept = [d for d in range(len(k.sizes)) if d not in k.reduced and d != vector]
@@ -92,7 +92,7 @@ def loops_of(k: Kernel) -> Loops:
 
 
 def way_of_loops(k: Kernel) -> Way:
-    """How a kernel runs, as `gflow.kernel` has it of one launch."""
+    """The loop nest that the cost model chooses, as fields of `gflow.kernel`."""
     p = loops_of(k)
     shared: Sharing = {"threads": "one", "from_size": 0}
     if p.mode != "scalar":
@@ -105,21 +105,21 @@ def way_of_loops(k: Kernel) -> Way:
 
 
 def choice_of_loops(k: Kernel, threads: int) -> Choice:
-    """How a region runs, as `gflow.kernel` has it. threads: the most that run it."""
+    """The choice for a region. threads: the most threads that run it."""
     way = way_of_loops(k)
     return Choice("loops", scratch_of(way, k, threads), **vars(way))
 
 
 def scratch_of(way: Way, k: Kernel, threads: int) -> int:
-    """Bytes of scratch of a kernel that runs so, on so many threads: a multiple of 64."""
+    """Bytes of scratch of a kernel with such a loop nest on `threads` threads, a multiple of 64."""
     return -(-loops_from(way, k).scratch_bytes(threads) // 64) * 64
 
 
 def loops_from(choice: Way, k: Kernel) -> Loops:
-    """The loops that were chosen for a kernel.
+    """The loop nest that the fields of `gflow.kernel` state.
 
     Raises:
-        CannotLower: it cannot run so.
+        CannotLower: the kernel cannot have this loop nest.
     """
     order, vector = choice.order, choice.order[-1] if choice.order else -1
     every = sorted(order) == list(range(len(k.sizes)))
@@ -163,7 +163,10 @@ def _loops(
     split: bool = False,
     kept: int = 0,
 ) -> Loops:
-    """What follows from a choice: order: of all dimensions. kept: how many values."""
+    """The loop nest for a choice of its parameters.
+
+    order: all dimensions, the vectorized one last. kept: the number of row values that are cached.
+    """
     outer = tuple(d for d in order[:-1] if d not in k.reduced)
     reduced = tuple(d for d in order[:-1] if d in k.reduced)
     vector = order[-1] if order else -1
@@ -201,8 +204,10 @@ def _loops(
 
 
 def _turned(k: Kernel, outer: Sequence[int], vector: int, lanes: int) -> tuple[int, ...]:
-    """The loads to transpose, where vectors would be shorter than a register: of the gradient of a channels-last
-    convolution's weight, in an update of the weight."""
+    """The loads to transpose in blocks, in a kernel whose vectorized dimension is shorter than a vector.
+
+    An example is the update of a channels-last convolution's weight, whose gradient has another dimension order.
+    """
     if (
         not outer
         or lanes != ANY.lanes
@@ -229,7 +234,7 @@ def _worth_keeping(k: Kernel, vector: int) -> dict[int, int]:
 
 
 def runs(k: Kernel) -> bool:
-    """Whether a kernel has anything to do: sums of nothing are written, too."""
+    """Whether a kernel must run: it has positions, or a reduction, whose identity is stored even for empty operands."""
     return k.numel > 0 or _reduces(k)
 
 
@@ -238,10 +243,10 @@ def _reduces(k: Kernel) -> bool:
 
 
 def _tiling(k: Kernel, vector: int, lanes: int) -> int:
-    """How many vectors lie side by side.
+    """The number of vectors that a column reduction accumulates side by side.
 
-    A tile is several cache lines wide, and its sums don't wait for each other; a size that divides the dimension
-    saves a second body for the rest.
+    A tile is several cache lines wide, and its sums are independent of each other. A tile that divides the dimension
+    needs no second loop body for the remainder.
     """
     ops = sum(vector in n.dims or n.op == "reduce" for n in k.nodes)
     most = min(_UNROLL, max(2, _UNROLLED_OPS // ops))
@@ -253,8 +258,11 @@ def _tiling(k: Kernel, vector: int, lanes: int) -> int:
 
 
 def _passes(k: Kernel) -> list[tuple[int, int]]:
-    """(node, pass) for all that a pass over the reduced dimensions computes: what the reductions of a level combine,
-    and what is stored while they do (or after the last)."""
+    """(node, pass) for each node that a pass over the reduced dimensions needs, counted from 1.
+
+    Pass n computes the operands of reductions of depth n, and the full-size stores that depend on reductions of depth
+    n - 1 at most.
+    """
     out = [(n.args[0], n.depth) for n in k.nodes if n.op == "reduce"]
     for store in k.stores:
         if any(store.strides[d] for d in k.reduced):
@@ -263,18 +271,18 @@ def _passes(k: Kernel) -> list[tuple[int, int]]:
 
 
 def _adds(k: Kernel) -> bool:
-    """Whether rounding errors add up in a reduction."""
+    """Whether rounding errors accumulate in a reduction (sums and products of floats)."""
     reds = [n for n in k.nodes if n.op == "reduce" and n.dtype in FLOATS]
     return any(n.attrs["kind"] in ("sum", "prod") for n in reds)
 
 
 def _one_pass(k: Kernel) -> bool:
-    """Whether the reduced dimensions are walked just once."""
+    """Whether one pass over the reduced dimensions suffices."""
     return all(at == 1 for _, at in _passes(k))
 
 
 def _vector_dim(k: Kernel) -> int:
-    """The dimension with the most contiguous traffic; on a tie the innermost."""
+    """The dimension with the most contiguous accesses, stores counted twice; on a tie the innermost. -1: none."""
     best, best_score = -1, float("-inf")
     for d, size in enumerate(k.sizes):
         score = 0.0

@@ -1,4 +1,4 @@
-"""The choices for ops that are neither fused nor contractions, on a processor."""
+"""Kernel selection on a CPU for ops that are neither fused nor contractions."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from ..choice import Choice
 from .loops import runs, way_of_loops
 from .sharing import At, of_quantized, sharing
 
-#: ops that only move or make elements
+#: data-movement ops
 MOVEMENT = ("iota", "pad", "concatenate", "reverse")
 
-#: of a product with quantized weights: rows of x at a time, and outputs with them
+#: register tiles of products with quantized weights: rows of x, and columns of the result
 _TILES = ((1, 4 * LANES), (2, 4 * LANES), (4, 2 * LANES))
 
 
 def movement(o: Op, body: Body, at: Sequence[Layout]) -> Choice:
-    """Copies, each with its loops."""
+    """The choice for a data-movement op: its copies, each with a loop nest."""
     made = [m.k for m in kernels(Unplaced(body, at), o, around=True) if runs(m.k)]
     return Choice("kernel", then=tuple(map(way_of_loops, made))) if made else Choice("none")
 
 
 def index_copy(o: Op, body: Body, at: Sequence[Layout]) -> Choice:
-    """The copy that is written into, unless the result lies over the operand, and the slices, shared or not."""
+    """The choice for an `index_copy`: a copy of its first operand unless it works in place, then the slices."""
     copied = movement(o, body, at)
     dim, ty = read(OPS[o.name], o.op.attributes)["dim"], body.types[o.operands[0]]
     count = body.types[o.operands[1]].numel
@@ -46,14 +46,14 @@ def index_copy(o: Op, body: Body, at: Sequence[Layout]) -> Choice:
     return Choice("kernel", then=copied.then, **sharing(nanoseconds))
 
 
-#: bytes of an element that the kernel of slices moves as one
+#: the element sizes in bytes that gflow's kernel supports
 _ELEMENTS = (1, 2, 4, 8)
-#: elements of a result from which on PyTorch's kernel is called where slices have few neighbouring elements each
+#: the least number of elements of a result for which PyTorch's kernel is called if slices have short contiguous runs
 _SCATTERED = 1 << 12
 
 
 def take(o: Op, body: Body, at: Sequence[Layout]) -> Choice:
-    """Slices read at indices: by a kernel, shared or not, but where each has few neighbouring elements."""
+    """The choice for a `take`: gflow's kernel, or PyTorch's for large results with short contiguous runs."""
     (x, index), (r,) = o.operands, o.results
     dim, ty = read(OPS[o.name], o.op.attributes)["dim"], body.types[x]
     shape, rank = body.types[r].shape, body.types[index].rank
@@ -71,7 +71,7 @@ def take(o: Op, body: Body, at: Sequence[Layout]) -> Choice:
 
 
 def quantized_matmul(o: Op, body: Body, at: Sequence[Layout]) -> Choice:
-    """The register tile of a product with weights in 8 or 4 bits, and whether threads share it."""
+    """The choice for a product with weights of 8 or 4 bits: its register tile, and whether all threads run it."""
     bits = read(OPS[o.name], o.op.attributes)["bits"]
     (m, k), n = body.types[o.operands[0]].shape, body.types[o.results[0]].shape[1]
     tile = next((t for t in _TILES if t[0] >= at_most(m)), _TILES[-1])

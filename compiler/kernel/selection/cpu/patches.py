@@ -1,4 +1,7 @@
-"""Convolutions of channels-last float32 in one or two dimensions: by patches and matrix products, or depthwise."""
+"""Channels-last float32 convolutions in one or two dimensions on a CPU: im2col and matrix products, or depthwise.
+
+A patch is the part of the input that one output position reads, as a row of the im2col matrix.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,16 @@ _N = TypeVar("_N", bound=Count)
 
 @record
 class Patches:
-    """How a convolution is made.
+    """The plan of a convolution by im2col or of a depthwise one.
 
-    pieces: output positions at a time. channel_major: whether columns of patches are in the
-    order of PyTorch's weights, OI*. copy: bytes of a copy of the weight, 0 without one; then in scratch those of
-    `patches`, of the result's `rows`, and of `partial` sums. gathered: patches are not stored: products gather them.
+    Attributes:
+        pieces: chunks of output positions, as (first, count).
+        channel_major: whether a patch has the order of PyTorch's weights (input channel, then taps).
+        copy: scratch bytes of a copy of the weight; 0 without one.
+        patches: scratch bytes of the patches of a chunk.
+        rows: scratch bytes of the result's rows, where the result has no buffer of its own.
+        partial: scratch bytes of partial sums of all threads (gradients of depthwise weights).
+        gathered: patches are not stored. gflow's own product gathers them as it packs.
     """
 
     pieces: list[tuple[int, Count]]
@@ -40,12 +48,12 @@ class Patches:
 
     @property
     def length(self) -> int:
-        """Output positions at a time; 0: all."""
+        """The output positions of a chunk; 0: there is only one."""
         return longest(self.pieces) if len(self.pieces) > 1 else 0
 
     @property
     def scratch(self) -> int:
-        """Bytes that all of it needs while the op runs, at the greatest size; each part begins at a multiple of 64."""
+        """Scratch bytes in total at the greatest size; each part is aligned to 64 bytes."""
         sizes = (self.copy, self.patches, self.rows, self.partial)
         return sum(-(-at_most(size) // 64) * 64 for size in sizes)
 
@@ -53,7 +61,10 @@ class Patches:
 def kind_of_patches(
     g: Geometry, types: Sequence[TensorType], strides: Sequence[tuple[int, ...]], blas: bool
 ) -> str:
-    """What a convolution runs as. types, strides: of its operands, then its result."""
+    """The kind of kernel of a convolution: "patches", "depthwise", "zero" (empty), or "pytorch".
+
+    types, strides: of its operands, then of its result.
+    """
     if not g.last or types[2].dtype != "f32" or g.rank > 2 or not blas:
         return "pytorch"
     if any(ty.numel == 0 for ty in types):
@@ -78,14 +89,20 @@ def patches_of(
     copied: bool | None = None,
     own: bool = False,
 ) -> Patches:
-    """How a convolution is made.
+    """The plan of a convolution.
 
-    weight, strides: the weight's. rows: of its result, where something follows. length, copied: output positions at a
-    time, 0 for all, and whether the weight is copied; chosen if None. own: its product is our own, which may gather
-    patches as it packs them.
+    Args:
+        g: its geometry.
+        weight, strides: the type of its weight (or of the weight's gradient), and the strides in elements.
+        result: the type of its result.
+        rows: the rows of its result, where an epilogue follows.
+        threads: the number of threads.
+        length: output positions of a chunk, 0 for all; None: chosen here.
+        copied: whether the weight is copied; None: chosen here.
+        own: whether gflow's own product is used, which can gather patches as it packs them.
 
     Raises:
-        CannotLower: it cannot be made so.
+        CannotLower: the convolution does not support this length, or needs a copy of its weight.
     """
     if g.depthwise:
         every = result.numel // max(result.shape[-1], 1)
@@ -116,7 +133,7 @@ def patches_of(
         length = 0 if whole else _length(positions, granule, 4 * k, g.groups)
     if length and (not granule or length % granule):
         raise CannotLower(
-            f"a convolution is made of multiples of {granule} positions, not {length}"
+            f"a convolution is computed in multiples of {granule} output positions, not {length}"
         )
     parts: list[tuple[int, Count]]
     parts = pieces(positions, length) if length else [(0, positions)]
@@ -132,15 +149,16 @@ def patches_of(
 
 
 def _gathers(g: Geometry) -> bool:
-    """Whether our own products can read the windows of a convolution where they lie: whole blocks of K then belong to
-    one tap."""
+    """Whether gflow's own product can gather patches from the input: each block of K then belongs to one tap."""
     plain = g.name == "convolution" and g.groups == 1 and not g.pointwise
     return plain and g.c > 0 and g.c % PADDED == 0
 
 
 def weight_copy(g: Geometry, ty: TensorType, strides: tuple[int, ...]) -> Kernel:
-    """The copy of a convolution's weight as [o, taps · cg]; of a depthwise one with the taps first, or back from there
-    for its gradient. ty, strides: the weight's."""
+    """The kernel that copies a convolution's weight to the layout [o, taps · cg].
+
+    A depthwise weight is copied to [taps…, c], and its gradient back from there. ty, strides: those of the weight.
+    """
     if not g.depthwise:
         return copying(Copy(NOWHERE, strides, NOWHERE, row_major_strides(ty.shape), ty)).k
     taps_first, shape, outer = by_taps(ty, strides)
@@ -150,7 +168,7 @@ def weight_copy(g: Geometry, ty: TensorType, strides: tuple[int, ...]) -> Kernel
 
 
 def rows_with(g: Geometry, count: Count) -> Count:
-    """The rows of a convolution's result that are complete with so many output positions."""
+    """The rows of a convolution's result that a chunk of `count` output positions completes."""
     if g.name != "convolution_input_grad" or g.pointwise:
         return count
     inputs, outputs = prod(g.inputs), prod(g.outputs)
@@ -160,18 +178,18 @@ def rows_with(g: Geometry, count: Count) -> Count:
 def by_taps(
     weight: TensorType, strides: tuple[int, ...]
 ) -> tuple[TensorType, tuple[int, ...], tuple[int, ...]]:
-    """A depthwise weight [c, taps…, 1] as [taps…, c], in which kernels read it: type, shape and strides."""
+    """A depthwise weight [c, taps…, 1] as [taps…, c], which kernels read: type, shape, and strides of the weight."""
     shape = (*weight.shape[1:-1], weight.shape[0])
     return TensorType(shape, weight.dtype), shape, (*strides[1:-1], strides[0])
 
 
 def product_of(g: Geometry, made: Patches) -> Problem:
-    """The largest product of a convolution by patches, of one group."""
+    """The largest matrix product of a convolution by im2col: one group, the largest chunk."""
     return Problem(*sizes_of(g, longest(made.pieces)))
 
 
 def sizes_of(g: Geometry, count: _N) -> tuple[_N | int, _N | int, _N | int]:
-    """Rows, columns and K of the product of a convolution by patches, of one group and so many positions."""
+    """Rows, columns and K of the matrix product of one group and a chunk of `count` output positions."""
     k = g.taps * g.cg
     if g.name == "convolution":
         return count, g.og, k
@@ -185,7 +203,7 @@ def _patches(g: Geometry, k: int, parts: list[tuple[int, Count]]) -> int:
 
 
 def _floating(rows: Rows | None, most: int) -> int:
-    """Bytes of a result that has no place, of which at most so many rows are made at a time."""
+    """Scratch bytes of a result without a buffer of its own; a chunk has at most `most` rows."""
     if rows is None or not rows.floating:
         return 0
     return (most if rows.granule else rows.rows) * rows.type.shape[-1] * rows.type.itemsize
@@ -194,10 +212,10 @@ def _floating(rows: Rows | None, most: int) -> int:
 def _weight(
     g: Geometry, ty: TensorType, strides: tuple[int, ...], positions: int, copied: bool | None
 ) -> tuple[bool, int]:
-    """Whether patches follow the order of PyTorch's weights, and bytes of a copy of the weight as [o, taps · cg].
+    """Whether patches have the order of PyTorch's weights, and the bytes of a copy of the weight as [o, taps · cg].
 
-    PyTorch keeps weights as OI*. With few output positions the patches follow that order; with many it is cheaper to
-    copy the weight.
+    PyTorch's weights are [o, cg, taps]. With few output positions patches use that order; with many, copying the weight
+    is cheaper.
     """
     plain = _same_order(ty.shape, strides, row_major_strides(ty.shape))
     taps = row_major_strides(g.kernel)
@@ -205,19 +223,19 @@ def _weight(
     if copied is None:
         copied = not plain and not (other and at_most(positions) < g.o)
     if not (copied or plain or other):
-        raise CannotLower("a convolution whose weight lies in an order of its own copies it")
+        raise CannotLower("a convolution with a weight of this dimension order needs a copy of it")
     return not (copied or plain), 4 * ty.numel * copied
 
 
 def _same_order(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether strides agree where the size is not 1."""
+    """Whether strides are equal in all dimensions whose size isn't 1."""
     return all(x == y for size, x, y in zip(shape, a, b) if size != 1)
 
 
 def _length(positions: int, granule: int, row: int, groups: int) -> int:
-    """Output positions at a time, in whole granules, of about `Common.gathered` bytes; 0: all.
+    """The output positions of a chunk: a multiple of `granule`, with about `Common.gathered` bytes of patches; 0: all.
 
-    row: bytes of a position.
+    row: bytes of one patch.
     """
     whole = at_most(positions) * groups // (MOST_PIECES * granule)
     length = max(1, ANY.gathered // max(1, row * granule), whole) * granule
@@ -225,5 +243,5 @@ def _length(positions: int, granule: int, row: int, groups: int) -> int:
 
 
 def _granule(rows: Rows | None, least: int) -> int:
-    """The least multiple of so many rows of the result that what follows can run on, too."""
+    """The least multiple of `least` rows on which the epilogue can run."""
     return least if rows is None or not rows.granule else rows.common(least)

@@ -1,4 +1,4 @@
-"""Which values of a row are worth keeping between the passes over it."""
+"""Which values of a row are kept in scratch between the passes over it, instead of being recomputed."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from gflow.compiler.kernel.description import Kernel
 from gflow.compiler.targets.processors import ANY
 from gflow.dialects.ops import OPS
 
-#: a value that costs less than this (an add is 1) is recomputed
+#: values that cost less (an add costs 1) are recomputed
 _WORTH = 8
 
-#: of values that have 32 or 64 bits in registers
+#: element types that have 32 or 64 bits in registers
 _TYPES = ("f16", "bf16", "f32", "f64", "i32", "i64", "ui32", "ui64")
 
 
 def choose(k: Kernel, vector: int, phases: Sequence[tuple[int, int]], row: int) -> dict[int, int]:
-    """Nodes to keep, and the pass that computes each first.
+    """The nodes to keep, and for each the first pass that computes it.
 
     Args:
-        phases: (node, pass) for everything that a pass over the row needs.
-        row: elements in a row.
+        k: the kernel.
+        vector: the dimension that vectors run along.
+        phases: (node, pass) for each node that a pass over the row needs.
+        row: the elements of a row.
     """
     if row > ANY.row:
         return {}
@@ -50,5 +52,5 @@ def _cost(k: Kernel, i: int, vector: int) -> int:
 
 
 def width(row: int, lanes: int) -> int:
-    """64-bit cells set aside for a row of values: whole cache lines, with room for a last vector."""
+    """The 64-bit cells of a row in scratch: whole cache lines, with room for a last incomplete vector."""
     return -(-(row + lanes) // 8) * 8

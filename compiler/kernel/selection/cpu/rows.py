@@ -1,7 +1,7 @@
-"""The rows of a contraction's result in pieces, each made and then followed by what comes after the contraction.
+"""A contraction in chunks of rows, each computed and then processed by the epilogue while it is in cache.
 
-The result goes straight to where the fused op returns it, or into a result's buffer where what follows overwrites it,
-or, where that one holds an operand still, into scratch of one piece.
+The contraction writes to the buffer of the fused op's result if the op returns it, else to the buffer of a result that
+the epilogue overwrites. If all of these buffers still hold operands, it writes to scratch that holds one chunk.
 """
 
 from __future__ import annotations
@@ -18,18 +18,25 @@ from ...description import Kernel
 from ...movement import NOWHERE, Copy, copying
 from .loops import runs
 
-#: so that the steps of one op stay few, whatever its size
+#: the most chunks of one op, which bounds the number of its steps
 MOST_PIECES = 4096
 
-#: it pays for results that don't fit a cache, of products with a small K: with more, making the result
-#: takes long enough, and a GEMM packs its other operand once for each piece (docs/decisions.md)
+#: the greatest K of a product that is computed in chunks. With more, the product takes much longer than the epilogue,
+#: and a GEMM packs its other operand again for each chunk (docs/decisions.md)
 _SHORT_K = 256
 
 
 @record
 class Rows:
-    """type: of the result. floating: whether each piece lies in scratch. blas: whether products are calls of BLAS.
-    kernel: what follows. granule: pieces are multiples of so many rows; 0 if it must run on all at once."""
+    """The rows of a contraction's result, and its epilogue.
+
+    Attributes:
+        type: the type of the result.
+        floating: whether chunks are written to scratch.
+        granule: the rows of a chunk are a multiple of it; 0: the epilogue must run on all rows at once.
+        blas: whether kernels may call the BLAS.
+        kernel: the epilogue.
+    """
 
     type: TensorType
     floating: bool
@@ -44,11 +51,11 @@ class Rows:
 
     @property
     def rows(self) -> int:
-        """Rows of the result, with its batch dimensions."""
+        """The number of rows of the result, batch dimensions included."""
         return self.type.numel // max(self.width, 1)
 
     def length(self, k: int) -> int:
-        """The rows that it pays to make at a time, of a product that sums over so many; 0: all."""
+        """The rows of a chunk of a product with reduction size `k`; 0: all rows at once."""
         row = self.width * self.type.itemsize
         rows = at_most(self.rows)
         size = rows * row
@@ -63,15 +70,15 @@ class Rows:
         return length if length < rows else 0
 
     def divides(self, length: int) -> bool:
-        """Whether what follows can run on so many rows at a time."""
+        """Whether the epilogue can run on `length` rows at a time."""
         return self.granule > 0 and length % self.granule == 0
 
     def pieces(self, length: int) -> list[tuple[int, Count]]:
-        """(first, count) of pieces of so many rows; of all for 0."""
+        """(first, count) of chunks of `length` rows; 0: one chunk of all rows."""
         return pieces(self.rows, length) if length else [(0, self.rows)]
 
     def part(self, count: Count) -> Kernel:
-        """The kernel of what follows for so many rows."""
+        """The epilogue's kernel for `count` rows."""
         k = self.kernel
         if not isinstance(count, Piece) and count >= self.rows:
             return k
@@ -83,14 +90,13 @@ class Rows:
         return replace(k, sizes=(size, *k.sizes[1:]))
 
     def common(self, granule: int) -> int:
-        """The least multiple of a granule of rows that what follows can run on, too."""
+        """The least multiple of `granule` on which the epilogue can run, too."""
         return granule * self.granule // gcd(granule, self.granule)
 
     def after(self, k: Kernel, strides: tuple[int, ...] | None) -> list[Kernel]:
-        """The kernels that run on rows that were made: what follows, and a copy of the result to where it has other
-        strides.
+        """The kernels that run after rows were computed: the epilogue, and a copy of the result to other strides.
 
-        k: what follows, for these rows.
+        k: the epilogue for these rows. strides: the strides of the copy; None: there is none.
         """
         found = [k] if runs(k) else []
         if strides is not None:
@@ -100,7 +106,10 @@ class Rows:
 
 
 def granule_of(k: Kernel, ty: TensorType) -> int:
-    """Rows that a slice of the kernel along its first dimension is a multiple of; 0: no slices."""
+    """The rows that one step of an epilogue's first dimension covers, at least 1; 0: it cannot run on part of the rows.
+
+    k: the epilogue. ty: the type of the contraction's result.
+    """
     if not k.sizes or ty.numel == 0 or any(walk[0] for walk in k.indices):
         return 0
     unit, width = k.numel // k.sizes[0], ty.shape[-1]

@@ -1,8 +1,8 @@
-"""Which steps all threads run: those that take longer than starting the threads does.
+"""Which steps run on all threads: those that take longer than starting the threads.
 
-Starting them takes microseconds (`Common.start`), and several times that where they sleep, or where other programs use
-the processor. So a step is for the calling thread alone below twice that; of a program with a size, for the sizes at
-which it is.
+Starting the threads takes microseconds (`Common.start`), and several times that if they sleep or other programs use the
+CPU. A step that takes less than twice that time runs on the calling thread alone. With a dynamic dimension the decision
+depends on the size.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from ...description import Kernel
 #: nodes of a kernel that cost nothing
 _FREE = frozenset(("load", "const", "index"))
 
-#: an integer of the IR at some size
+#: the value of an integer of the IR at some size of the dynamic dimension
 At = Callable[[int], int]
 
 
 def pays(nanoseconds: float) -> bool:
-    """Whether all threads run a step that takes so long on one."""
+    """Whether a step that takes `nanoseconds` on one thread should run on all threads."""
     return nanoseconds >= 2 * ANY.start
 
 
 def shared_from(nanoseconds: Callable[[At], float]) -> tuple[bool, int]:
-    """Whether all threads run a step, and of a program with a size from which one on; of two, from which product.
+    """Whether all threads run a step, and the least size at which they do.
 
-    nanoseconds: what it takes on one thread, which grows with the size.
+    With two dynamic dimensions the second number is the product of both sizes; without any it is 0.
+
+    nanoseconds: the time on one thread at a size; it grows with the size.
     """
     symbol = current()
     if symbol is None:
@@ -64,13 +66,13 @@ class Sharing(TypedDict):
 
 
 def sharing(nanoseconds: Callable[[At], float]) -> Sharing:
-    """Whether all threads run a kernel, as `gflow.kernel` has it. nanoseconds: as `shared_from` takes them."""
+    """`shared_from` as fields of `gflow.kernel`. nanoseconds: the time on one thread at a size."""
     shared, from_size = shared_from(nanoseconds)
     return {"threads": "all" if shared else "one", "from_size": from_size}
 
 
 def of_kernel(k: Kernel) -> Callable[[At], float]:
-    """Nanoseconds of a kernel over an index space."""
+    """The time of a region's kernel on one thread, in nanoseconds."""
     operations = sum(OPS[n.op].cost if n.op in OPS else n.op not in _FREE for n in k.nodes)
     moved = sum(TensorType((), a.dtype).itemsize for a in (*k.loads, *k.stores))
     each = operations / ANY.operations + moved / ANY.bytes
@@ -78,12 +80,12 @@ def of_kernel(k: Kernel) -> Callable[[At], float]:
 
 
 def of_quantized(m: int, n: int, k: int, bits: int) -> Callable[[At], float]:
-    """Nanoseconds of a product with weights [n, k] of so many bits."""
+    """The time of a product [m, k] × [n, k]ᵀ with weights of `bits` bits on one thread, in nanoseconds."""
     return lambda at: n * k * max(at(m) / ANY.widened, bits / 8 / ANY.weights)
 
 
 def of_windows(positions: Count, taps: int, channels: int) -> Callable[[At], float]:
-    """Nanoseconds of what each position reads `taps` times for each channel: patches, depthwise convolutions."""
+    """The time of a kernel that reads taps × channels elements a position (im2col, depthwise), in nanoseconds."""
 
     def nanoseconds(at: At) -> float:
         count = positions.limit if isinstance(positions, Piece) else at(positions)
@@ -93,7 +95,7 @@ def of_windows(positions: Count, taps: int, channels: int) -> Callable[[At], flo
 
 
 def of_product(batch: int, m: Count, n: Count, k: Count) -> Callable[[At], float]:
-    """Nanoseconds of a product of float32: of many rows its arithmetic, of few what it reads."""
+    """The time of a float32 product on one thread, in nanoseconds: the greater of arithmetic and memory traffic."""
 
     def nanoseconds(at: At) -> float:
         rows, columns, inner = (s.limit if isinstance(s, Piece) else at(s) for s in (m, n, k))

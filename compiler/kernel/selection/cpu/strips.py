@@ -1,6 +1,7 @@
-"""Products whose B was packed beforehand: the tile in registers, and what a thread takes at a time.
+"""Products with a packed B on a CPU: the register tile, and the share of a thread.
 
-The model counts cycles of a tile: its multiply-adds, its loads, and what a tile takes besides them.
+The cost model counts the cycles of a tile: the greatest of multiply-adds, loads and latency for each step of K, and a
+constant for each tile.
 """
 
 from __future__ import annotations
@@ -11,21 +12,27 @@ from gflow.compiler.targets.processors import Processor
 
 from ...blocks import ITEM, LANES, Problem, Strips
 
-#: shares that each thread gets at least, where they take long enough: so many cycles
+#: the number of shares for each thread, if each share takes at least _LONG cycles
 _SHARES, _LONG = 4, 20_000
 
 
 def strip_for(p: Processor, product: Problem, depthwise: bool = False) -> int:
-    """The columns of a strip that suit a product best."""
+    """The number of columns of a strip with the fewest cycles for a product."""
     return LANES * min(p.strips, key=lambda tile: _cycles(p, product, tile, depthwise))[1]
 
 
 def strips_of(
     p: Processor, product: Problem, width: int, read: int, threads: int, depthwise: bool = False
 ) -> Strips | None:
-    """How a product is cut whose strips have so many columns; None where there are no tiles for them.
+    """The blocking of a product with a packed B; None if there are no tiles for strips of this width.
 
-    read: bytes of x.
+    Args:
+        p: the processor.
+        product: the product.
+        width: columns of a strip.
+        read: bytes of A (of a convolution, of the input) that are read.
+        threads: the number of threads.
+        depthwise: whether it is a depthwise convolution.
     """
     tiles = [tile for tile in p.strips if tile[1] * LANES == width]
     if not tiles:
@@ -48,7 +55,7 @@ def strips_of(
 
 
 def _cycles(p: Processor, product: Problem, tile: tuple[int, int], depthwise: bool) -> float:
-    """Of all tiles of a product."""
+    """The cycles of all tiles of a product on one thread. tile: rows, and vectors of columns."""
     height, vectors = tile
     tiles = ceil(product.rows / height) * ceil(product.columns / (vectors * LANES))
     fetched = ITEM * LANES * vectors / p.fetched

@@ -1,7 +1,8 @@
-"""Ways to run attention's kernels: blocks of positions, warps and stages, pruned by what a device has.
+"""Configurations of attention kernels: block sizes, warps and stages.
 
-Registers decide: a block's sums and scores live in them. So ways are listed by kernel and by channels, from the
-largest blocks that do not spill there down; what a bias or dropout adds takes the next smaller ones.
+Registers are the limit, since they hold a block's accumulators and scores. The tables list configurations by kernel and
+by number of channels, from the largest blocks that do not spill. With a bias or dropout, the first one is skipped.
+Configurations that need more shared memory than the device has are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MOST_CHANNELS = 256
 
 
 class _Way(NamedTuple):
-    """m positions of q, n of k at a time."""
+    """A configuration: blocks of m positions of q and n positions of k."""
 
     m: int
     n: int
@@ -34,8 +35,8 @@ class _Way(NamedTuple):
 
 _Table = Mapping[str, Mapping[int, tuple[_Way, ...]]]
 
-#: tensor cores of sm_80: by kernel, by the most channels. The first is the choice of the model
-#: of loops (`gflow.compiler.reports.sass`): two blocks a multiprocessor where they fit, three stages where they help
+#: half precision on sm_80's tensor cores, by kernel and by the most channels. The first is chosen by the model of loop
+#: times (`gflow.compiler.reports.sass`): two programs a multiprocessor where they fit, three stages where they help
 _AMPERE: _Table = {
     "attention": {
         64: (_Way(128, 64, 4, 3), _Way(64, 64, 4, 3), _Way(128, 32, 4, 3), _Way(64, 32, 4, 2), _Way(32, 32, 4, 2)),
@@ -54,7 +55,7 @@ _AMPERE: _Table = {
     },
 }  # fmt: skip
 
-#: with products of operands in shared memory, which need fewer registers
+#: half precision where tensor cores read operands from shared memory (sm_90), which needs fewer registers
 _HOPPER: _Table = {
     "attention": {
         64: (_Way(128, 64, 8, 3), _Way(64, 64, 8, 2), _Way(128, 128, 8, 3), _Way(128, 64, 4, 3), _Way(64, 64, 4, 3)),
@@ -76,7 +77,7 @@ _HOPPER: _Table = {
 #: the same with loops for the edges of a window or of documents, where others than those of `_HOPPER` come first
 _HOPPER_EDGES: _Table = {"attention": {64: (_Way(64, 64, 4, 3), *_HOPPER["attention"][64][1:])}}
 
-#: float32 by three products of tf32, up to 128 channels
+#: float32 as three TF32 products (tf32x3), up to 128 channels
 _TF32: _Table = {
     "attention": {
         64: (_Way(64, 32, 8, 2), _Way(32, 32, 8, 1), _Way(32, 32, 4, 2)),
@@ -90,7 +91,7 @@ _TF32: _Table = {
     "attention_bias_grad": {64: (_Way(16, 32, 4, 1), _Way(32, 32, 8, 1)), 128: (_Way(16, 32, 8, 1),)},
 }  # fmt: skip
 
-#: by multiply-adds of single elements
+#: float32 and others without tensor cores
 _SINGLE: _Table = {
     "attention": {
         64: (_Way(64, 32, 8, 2), _Way(32, 32, 4, 2), _Way(16, 32, 4, 1)),
@@ -128,11 +129,14 @@ def kernels_of(o: Op) -> tuple[str, ...]:
 
 
 def sizes_of(o: Op, body: Body) -> dict[str, int]:
-    """What of an op its kernels' ways follow from: blocks that hold all channels of q and v, whether there is a bias
-    (1: of numbers, 2: a mask), dropout, a window or documents.
+    """The constants that the configurations of an op's kernels depend on.
+
+    They are the blocks that hold all channels of q (`BLOCK_D`) and of v (`BLOCK_DV`), the kind of bias (`BIAS`: 0 none,
+    1 numbers, 2 a bool mask), and whether there are
+    dropout (`DROPOUT`), a window or documents.
 
     Raises:
-        CannotLower: no kernel takes so many channels, or their type.
+        CannotLower: no kernel supports the number of channels, or float64.
     """
     first = int(o.name != "attention")
     types = [body.types[v] for v in o.operands]
@@ -154,12 +158,15 @@ def sizes_of(o: Op, body: Body) -> dict[str, int]:
 
 
 def _block(channels: int) -> int:
-    """The block that holds all channels."""
+    """The block size that holds all channels: a power of two of at least 16."""
     return max(16, 1 << (channels - 1).bit_length())
 
 
 def choose_attention(o: Op, body: Body, target: Target, tf32: bool) -> Choice:
-    """The choice for an attention op. Its backward keeps sums of dy times y, one for each query, in scratch."""
+    """The choice for an attention op.
+
+    The backward's scratch holds sum(dy * y) of each row in float32. tf32: whether float32 products may use TF32.
+    """
     if o.name == "attention" and not any(body.types[r].numel for r in o.results):
         return Choice("none")
     sizes = sizes_of(o, body)
@@ -173,9 +180,11 @@ def choose_attention(o: Op, body: Body, target: Target, tf32: bool) -> Choice:
 
 
 def _precision(stem: str, sizes: Mapping[str, int], target: Target, tf32: bool) -> str:
-    """How products of float32 are made, as `gflow.kernel` has it. tf32: whether 10 bits of mantissa are enough. If not,
-    each is three products of such, which are as exact (and what PyTorch's kernel does), where that many registers are
-    there."""
+    """The precision of float32 products, as a field of `gflow.kernel`: "tf32", "tf32x3" or "" (float32).
+
+    tf32x3 computes each product as three TF32 products, which is about as exact as float32; PyTorch's kernel does the
+    same. It is used where its registers suffice. tf32: whether one TF32 product is allowed.
+    """
     if tf32:
         return "tf32"
     channels = max(sizes["BLOCK_D"], sizes["BLOCK_DV"])
@@ -185,9 +194,14 @@ def _precision(stem: str, sizes: Mapping[str, int], target: Target, tf32: bool) 
 def configs(
     stem: str, dtype: str, sizes: Mapping[str, int], target: Target, precision: str = ""
 ) -> list[TritonConfig]:
-    """Ways to run a kernel, the model's choice first.
+    """The configurations of an attention kernel, the model's choice first.
 
-    sizes: the kernel's constants. precision: how products of float32 are made; "ieee" or "" for in float32.
+    Args:
+        stem: the kernel (`kernels_of`).
+        dtype: the element type of q.
+        sizes: the kernel's constants (`sizes_of`).
+        target: the target.
+        precision: of float32 products: "tf32", "tf32x3", or "ieee" or "" for float32.
     """
     item = 4 if dtype == "f32" else 2
     channels = max(64, sizes["BLOCK_D"], sizes["BLOCK_DV"])
@@ -208,7 +222,7 @@ def configs(
 
 
 def _shared(stem: str, way: _Way, sizes: Mapping[str, int], item: int, device: Device) -> int:
-    """Bytes of shared memory: the blocks that stay, those under way, and weights between two products."""
+    """Bytes of shared memory: the resident blocks, the prefetched ones, and (in the backward) softmax weights."""
     d, dv = sizes["BLOCK_D"], sizes["BLOCK_DV"]
     stays, passes = (way.n, way.m) if stem == "attention_key_grad" else (way.m, way.n)
     kept = stays * d if stem == "attention" else stays * (d + dv)

@@ -1,5 +1,8 @@
-"""Calls of PyTorch that have a kernel: scans up to 8192 elements a row, sorts and top-k up to 1024 of types of 32 bits
-or fewer."""
+"""ATen calls that have a Triton kernel.
+
+They are scans (cumsum, cumprod) of up to 8192 elements a row, and sorts and top-k of up to 1024 elements a row of types
+of 32 bits or fewer.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,23 @@ _KEYS = (*SORTED_FLOATS, "i32", "i16", "i8", "ui8", "i1")
 
 
 class Given:
-    """The arguments of a call by their names in its schema, all of which start with the tensor `self`."""
+    """The arguments of an ATen call by their names in its schema. The first argument is the tensor `self`."""
 
     def __init__(self, body: Body, o: Op, overload: str, names: str, text: str) -> None:
-        """names: of what may be given by position, then `*`, then of what may not.
+        """Decode the arguments of a call.
+
+        Args:
+            body: the function's values.
+            o: the `gflow.aten` op.
+            overload: its overload.
+            names: the names of positional arguments, then `*`, then those of keyword-only arguments.
+            text: the encoded arguments.
 
         Raises:
-            CannotLower: the call does not fit them.
+            CannotLower: the arguments don't fit the schema.
         """
         self.overload = overload
-        operands = [(v,) for v in o.operands]  # apart from integers
+        operands = [(v,) for v in o.operands]  # tuples, to tell values from integer arguments
         args, self.values = decode_call(text, operands, lambda _: 0, part=lambda *_: None)
         positional, _, keyword = names.partition("*")
         order = positional.split()
@@ -47,10 +57,10 @@ class Given:
         self.results = [body.types[r] for r in o.results]
 
     def wanted(self, holds: bool, found: str) -> None:
-        """Refuse a call that PyTorch does not have. found: what it is called with.
+        """Check a condition on the call's arguments. found: the rest of the sentence "<overload> with <found>".
 
         Raises:
-            CannotLower: `holds` is false.
+            CannotLower: `holds` is false: PyTorch has no such call.
         """
         if not holds:
             raise CannotLower(f"{self.overload} with {found}; PyTorch has no such call")
@@ -68,7 +78,7 @@ class Given:
         return bool(value)
 
     def dim(self, default: int | None = None) -> int:
-        """The dimension, from the first on."""
+        """The argument `dim`, not negative."""
         dim, rank = self.number("dim", default), max(self.type.rank, 1)
         self.wanted(-rank <= dim < rank, f"dim = {dim} of a {self.type}")
         return dim % rank
@@ -87,10 +97,11 @@ class Given:
 
 
 def given_of(o: Op, body: Body) -> Given | None:
-    """The arguments of a call that may have a kernel; None of another one.
+    """The arguments of a call whose overload has a kernel; None for other overloads and for Python numbers that are
+    read from an operand at run time.
 
     Raises:
-        CannotLower: PyTorch has no such call.
+        CannotLower: PyTorch has no call with these arguments.
     """
     attrs = read(OPS["aten"], o.op.attributes)
     overload, text = attrs["overload"], attrs["args"]
@@ -109,7 +120,7 @@ def has_kernel(given: Given) -> bool:
 
 
 def configs_of_call(given: Given) -> list[TritonConfig]:
-    """Ways to run the kernel of a call that has one."""
+    """The configurations of a call's kernel."""
     size = given.type.shape[given.dim(-1)]
     return row_configs(given.type.numel // size, size, _CALLS[given.overload][2])
 
@@ -124,7 +135,7 @@ def _scan(given: Given) -> bool:
 
 
 def _sort(given: Given) -> bool:
-    given.flag("stable", False)  # it always is
+    given.flag("stable", False)  # gflow's sort is always stable
     given.flag("descending", False)
     return _ordered(given, None)
 
@@ -147,7 +158,7 @@ def _ordered(given: Given, k: int | None) -> bool:
     return fits and ty.dtype in _KEYS
 
 
-#: overload → names of its arguments, as `Given` takes them, whether it has a kernel, elements of its tile
+#: by overload: the names of its arguments (as for `Given`), the test whether it has a kernel, and elements of a tile
 _CALLS: Mapping[str, tuple[str, Callable[[Given], bool], int]] = {
     "aten.cumsum.default": ("self dim * dtype", _scan, 4096),
     "aten.cumprod.default": ("self dim * dtype", _scan, 4096),

@@ -34,8 +34,10 @@ from .region.launches import choose_region
 
 
 def tf32_allowed(function: func.FuncOp, what: str, target: Target) -> bool:
-    """Whether float32 products of this kind ("matmul", "convolution") may be made with 10 bits of mantissa: the
-    function lists them in `gflow.tf32`, as PyTorch's switches were when it was traced, and the target can."""
+    """Whether float32 products of a kind ("matmul", "convolution") may use TF32.
+
+    They may if the function lists the kind in `gflow.tf32` (PyTorch's switches at tracing), and the target has TF32.
+    """
     attributes = function.attributes
     if "gflow.tf32" not in attributes or not target.has(MMA_TF32):
         return False
@@ -45,10 +47,12 @@ def tf32_allowed(function: func.FuncOp, what: str, target: Target) -> bool:
 def chooser(
     function: func.FuncOp, body: Body, at: Sequence[Layout], target: Target
 ) -> Callable[[Op], Choice]:
-    """What chooses for each op of a function, in order: kernels that are there already are used again.
+    """A function that selects the kernel of each op, to be called in program order.
+
+    It prefers kernels that it selected for earlier ops, so that fewer kernels are compiled.
 
     Raises (the function that is returned):
-        CannotLower: the op has no code.
+        CannotLower: the op has no GPU kernel.
     """
     used = Used()
     tf32 = {what: tf32_allowed(function, what, target) for what in ("matmul", "convolution")}
@@ -73,7 +77,7 @@ def chooser(
 
 
 def _shared(body: Body, at: Sequence[Layout], tf32: bool, target: Target) -> dict[int, Choice]:
-    """The choices for products that are to share launches (`gflow.launch`), by the op's number."""
+    """The choices for products that `gflow.launch` puts into one launch, by the op's number."""
     launches: dict[int, list[Op]] = {}
     for o in body.ops:
         number = launch_of(o.op)
@@ -102,7 +106,7 @@ def _contraction(c: Contraction, tf32: Mapping[str, bool], target: Target, used:
         if kind == "product":
             found = choose_convolution(c, g, tf32["convolution"], target, used)
             return _precise(found, c, tf32["convolution"])
-    # PyTorch's result waits for what follows it
+    # the result of an ATen call is in scratch until the epilogue has run
     waits = kind == "pytorch" and c.op.parent is not None and c.op.parent.name == "gflow.fused"
     if waits:
         after = way_of(total_configs(c.result)[0])
@@ -111,7 +115,7 @@ def _contraction(c: Contraction, tf32: Mapping[str, bool], target: Target, used:
 
 
 def _precise(choice: Choice, c: Contraction, tf32: bool) -> Choice:
-    """A product, with its precision."""
+    """The choice with `precision` set to TF32, if that is allowed and the operands are float32."""
     return replace(choice, precision="tf32") if tf32 and c.types[0].dtype == "f32" else choice
 
 

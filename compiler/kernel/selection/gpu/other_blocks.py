@@ -1,5 +1,7 @@
-"""Blocks and warps of the kernels of ops that are neither fused nor contractions: the model's choice, then others that
-autotuning tries."""
+"""Configurations of kernels of ops that are neither fused nor contractions.
+
+Each function returns the model's choice first, then alternatives that autotuning tries.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,19 @@ from ..choice import Way
 from .region.block_sizes import busy
 from .region.launches import ways_of_kernel
 
-#: elements of a tile of a look-up by rows, and source rows that a step of `index_add` takes
+#: elements of a tile of `take`, and source rows in one step of `index_add`
 _TILE, _DEPTH = 2048, 8
-#: elements of a tile of pooling: of a kernel with enough of them, and of a small one
+#: elements of a tile of pooling, and for results too small to keep the device busy with such tiles
 _LARGE, _SMALL = 1024, 256
 
 Configs = list[TritonConfig]
 
-#: of what ranks indices by comparing each with each
+#: the kernel that ranks indices by comparing each with all others
 ORDERED = [TritonConfig({"ROWS": 32, "COLS": 256}, 4, 1)]
 
 
 def take_configs(o: Op, body: Body) -> Configs:
-    """Slices by their elements."""
+    """`take`: tiles of slices × elements of a slice."""
     dim = read(OPS["take"], o.op.attributes)["dim"]
     shape = body.types[o.operands[0]].shape
     rows = prod(shape[:dim]) * body.types[o.operands[1]].numel
@@ -43,13 +45,13 @@ def take_configs(o: Op, body: Body) -> Configs:
 
 
 def gather_configs(o: Op, body: Body) -> Configs:
-    """Elements."""
+    """`gather`: blocks of elements."""
     numel = body.types[o.results[0]].numel
     return [TritonConfig({"BLOCK": min(1024, max(32, power_of_two(numel)))}, 4, 1)]
 
 
 def index_add_configs(o: Op, body: Body) -> Configs:
-    """Rows of the result by their elements, and source rows at a time."""
+    """`index_add`: tiles of rows of the result × elements of a row, and source rows (DEPTH) at a time."""
     dim = read(OPS["index_add"], o.op.attributes)["dim"]
     cols = min(power_of_two(prod(body.types[o.operands[0]].shape[dim + 1 :])), 128)
     heights = (max(1, 512 // cols), max(1, 1024 // cols))
@@ -57,14 +59,14 @@ def index_add_configs(o: Op, body: Body) -> Configs:
 
 
 def piece_configs(o: Op, body: Body) -> Configs:
-    """A piece of equal indices by the elements of a row, and source rows at a time."""
+    """Partial sums of `index_add` over pieces of equal indices: elements of a row, source rows (DEPTH) at a time."""
     dim = read(OPS["index_add"], o.op.attributes)["dim"]
     cols = min(power_of_two(prod(body.types[o.operands[0]].shape[dim + 1 :])), 256)
     return [TritonConfig({"COLS": cols, "DEPTH": _DEPTH}, 4, 1)]
 
 
 def index_copy_configs(o: Op, body: Body) -> Configs:
-    """Slices by their elements, and indices at a time that may be the same ones."""
+    """`index_copy`: tiles of slices × elements of a slice, and indices checked for duplicates at a time (DEPTH)."""
     dim = read(OPS["index_copy"], o.op.attributes)["dim"]
     shape, count = body.types[o.operands[0]].shape, body.types[o.operands[1]].numel
     rows = prod(shape[:dim]) * count
@@ -75,25 +77,25 @@ def index_copy_configs(o: Op, body: Body) -> Configs:
 
 
 def row_configs(rows: int, size: int, tile: int) -> Configs:
-    """Rows of `size` elements, each as a whole, some of them in a tile of so many elements."""
+    """Kernels over whole rows of `size` elements: as many rows as a tile of `tile` elements holds."""
     cols = max(2, power_of_two(size))
     height = max(1, min(power_of_two(rows), tile // cols))
     return [TritonConfig({"ROWS": height, "COLS": cols}, 4, 1)]
 
 
 def compared_configs(pieces: int) -> Configs:
-    """What programs found in the pieces of a row."""
+    """The second launch of argmax and argmin, which compares the results of the pieces of a row."""
     cols = max(2, power_of_two(pieces))
     return [TritonConfig({"COLS": cols}, max(1, min(4, cols // 128)), 1)]
 
 
 def pool_configs(o: Op, body: Body, device: Device) -> Configs:
-    """Positions by channels where these come last, else elements."""
+    """Pooling: tiles of positions × channels where channels are last, else blocks of elements."""
     ty, layout = body.types[o.results[0]], read(OPS[o.name], o.op.attributes)["layout"]
     backward, last = o.name.endswith("_grad"), layout == "N*C"
     tile = _LARGE if cdiv(ty.numel, _LARGE) >= busy(device) else _SMALL
-    # gradients, and addresses of single elements, take more registers for each
-    halves = ty.dtype in HALVES  # eight are one access
+    # gradients, and separate addresses of elements, take more registers for each element
+    halves = ty.dtype in HALVES  # one access has eight of them
     sums = register_dtype(body.types[o.operands[0]].dtype)
     many = (backward and not halves) or not last or sums in ("f64", "i64")
     tile //= 2 if many else 1
@@ -109,6 +111,6 @@ def pool_configs(o: Op, body: Body, device: Device) -> Configs:
 
 
 def movement_ways(o: Op, body: Body, at: Sequence[Layout], device: Device) -> list[Way]:
-    """Those of the copies that an op is."""
+    """The launch parameters of the copies of a data-movement op."""
     made = kernels(Unplaced(body, at), o)
     return [w for m in made for w in ways_of_kernel(m.k, len(m.sources), 1, device)]

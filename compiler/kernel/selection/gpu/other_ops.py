@@ -1,4 +1,4 @@
-"""The choices for ops that are neither fused nor contractions, on a GPU."""
+"""Kernel selection on a GPU for ops that are neither fused nor contractions."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ KERNEL, PYTORCH, NONE = Choice("kernel"), Choice("pytorch"), Choice("none")
 
 
 def _empty(o: Op, body: Body) -> bool:
-    """Whether there is nothing to do."""
+    """Whether all results are empty."""
     return not any(body.types[r].numel for r in o.results)
 
 
 def always(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
-    """What runs in one way, if there is something to do."""
+    """The choice for an op with a single way to run: no kernel if its results are empty."""
     return NONE if o.results and _empty(o, body) else KERNEL
 
 
 def movement(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
-    """Copies."""
+    """The choice for a data-movement op: its copies."""
     ways = movement_ways(o, body, at, target.device)
     return KERNEL.with_ways(ways) if ways else NONE
 
 
 def index_copy(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
-    """The copy that is written into, if any, and the slices."""
+    """The choice for `index_copy`: a copy of its first operand unless it works in place, then the slices."""
     copies = movement_ways(o, body, at, target.device)
     slices = [way_of(index_copy_configs(o, body)[0])] if body.types[o.operands[2]].numel else []
     return KERNEL.with_ways([*copies, *slices]) if copies or slices else NONE
@@ -59,7 +59,7 @@ def index_copy(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choic
 def one_kernel(
     configs: Callable[[Op, Body, Target], list[TritonConfig]],
 ) -> Chooser:
-    """What chooses for an op that is one launch."""
+    """The selection for ops with one launch. configs: their configurations, the model's choice first."""
 
     def choose(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
         found = NONE if _empty(o, body) else configs(o, body, target)
@@ -68,15 +68,18 @@ def one_kernel(
     return choose
 
 
-# -- sums that go back to where an index says
+# -- index_add
 
-#: up to so many indices are ranked by comparing each with each, which takes less time than to begin a sort
+#: up to so many indices are ranked by comparing each with all others, which takes less time than a sort
 COMPARED = 32768
 
 
 def index_add(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
-    """Indices are put in order first, in scratch, with the places where they stood; then come sums of pieces of long
-    runs of equal indices."""
+    """The choice for `index_add`, whose launches are deterministic (no atomics).
+
+    The indices are sorted in scratch, together with their positions. Long runs of equal indices are then summed in
+    pieces, and the last launch adds these sums and the remaining rows to each row of the result.
+    """
     if body.types[o.results[0]].numel == 0:
         return NONE
     if not index_add_fits(o, body, at):
@@ -91,18 +94,20 @@ def index_add(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice
     return Choice("kernel", scratch).with_ways([way_of(w) for w in ways])
 
 
-#: with fewer indices no run of equal ones is so long that its parts are worth a launch
+#: with fewer indices, runs of equal indices are not summed in pieces
 _LONG_RUN = 1024
 
 
 def piece_of(count: int) -> int:
-    """How many neighbours among sorted indices are summed by a program of their own, if they are equal; 0 of few
-    indices. A run of n equal ones is then one row's sum of fewer than two pieces and of n / piece sums of others."""
+    """The length of a piece of `count` sorted indices, which one program sums if all of them are equal; 0: no pieces.
+
+    The longest chain of additions for a run of n equal indices is then shorter than 2 * piece + n / piece.
+    """
     return power_of_two(isqrt(count)) // 2 if count >= _LONG_RUN else 0
 
 
 def piece_sums(o: Op, body: Body) -> TensorType:
-    """The sums of whole pieces, one for each batch and piece."""
+    """The type of the partial sums: [batch × pieces, elements of a row]."""
     ty, count = body.types[o.operands[0]], body.types[o.operands[1]].numel
     dim, piece = read(OPS["index_add"], o.op.attributes)["dim"], piece_of(count)
     pieces = prod(ty.shape[:dim]) * (count // piece) if piece else 0
@@ -110,7 +115,11 @@ def piece_sums(o: Op, body: Body) -> TensorType:
 
 
 def index_add_fits(o: Op, body: Body, at: Sequence[Layout]) -> bool:
-    """Whether the dimensions before and behind the one that is added to are walked as one, and types and sizes fit."""
+    """Whether gflow's kernel supports an `index_add`.
+
+    The dimensions before `dim` must be mergeable into one, and so must those behind it. Sizes must fit 32 bits, and
+    bool and float64 are not supported.
+    """
     x, index, _ = o.operands
     ty, walk = body.types[x], at[x].strides
     dim = read(OPS["index_add"], o.op.attributes)["dim"]
@@ -122,7 +131,7 @@ def index_add_fits(o: Op, body: Body, at: Sequence[Layout]) -> bool:
 
 
 def ordered_indices(index: TensorType) -> tuple[TensorType, TensorType]:
-    """The indices in order, and where each of them stood."""
+    """The types of the sorted indices and of their positions before sorting."""
     few = index.numel <= COMPARED
     kind = "i32" if few else "i64"
     return TensorType((index.numel,), kind if few else index.dtype), TensorType(
@@ -131,20 +140,20 @@ def ordered_indices(index: TensorType) -> tuple[TensorType, TensorType]:
 
 
 def _one_walk(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether dimensions are walked as one."""
+    """Whether dimensions can be merged into one."""
     return len(neighbours(shape, [strides])) < 2
 
 
-# -- positions
+# -- argmax and argmin
 
 #: elements of a tile
 TILE = 1024
-#: elements of a row that a program takes at least
+#: the fewest elements of a row that one program reduces
 SHARE = 4096
-#: programs that share a row at most
+#: the most programs that share a row
 _PIECES = 1024
 
-#: the element type in registers; of others (64 bits without a sign) PyTorch finds none either
+#: the element type in registers, by element type. PyTorch does not support the others (uint64) either
 POSITION_REGISTERS = {
     "f64": "f64", "f32": "f32", "f16": "f32", "bf16": "f32", "i64": "i64", "ui32": "i64", "i32": "i32", "i16": "i32",
     "i8": "i32", "ui16": "i32", "ui8": "i32", "i1": "i32",
@@ -152,7 +161,7 @@ POSITION_REGISTERS = {
 
 
 def position(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
-    """argmax and argmin: programs share rows where these are few."""
+    """The choice for argmax and argmin. If there are few rows, several programs share each."""
     (x,), (r,) = o.operands, o.results
     ty = body.types[x]
     (dim,) = read(OPS["reduce"], o.op.attributes)["dims"]
@@ -175,7 +184,10 @@ def position(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
 
 
 def position_sums(ty: TensorType, dim: int, pieces: int) -> tuple[TensorType, TensorType]:
-    """The best of each piece of each row, and where it stands."""
+    """The types of the extremum of each piece of each row, and of its position.
+
+    ty: the type of the operand. dim: the reduced dimension. pieces: the number of pieces of a row.
+    """
     count = ty.numel // ty.shape[dim] * pieces
     place = "i32" if ty.shape[dim] < WIDE // 2 else "i64"
     return TensorType((count,), POSITION_REGISTERS[ty.dtype]), TensorType((count,), place)
@@ -186,7 +198,7 @@ def _block(rows: int, length: int, contiguous: bool) -> tuple[int, int]:
     if contiguous:
         cols = min(width, TILE)
         return min(height, max(1, TILE // cols)), cols
-    # lanes side by side in memory are of neighbouring rows
+    # neighbouring lanes read neighbouring rows, which are contiguous
     high = min(height, 128)
     return high, min(width, max(2, TILE // high))
 
@@ -199,7 +211,7 @@ def _pieces(rows: int, length: int, block: tuple[int, int], device: Device) -> i
 
 
 def aten(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
-    """A kernel where a call has one, or else the call."""
+    """The choice for an ATen call: gflow's kernel if there is one, otherwise PyTorch's."""
     given = given_of(o, body)
     if given is None or not has_kernel(given):
         return PYTORCH

@@ -7,15 +7,15 @@ LLVM does not vectorize calls of libm; float64 calls libm for each lane. A kerne
 `declarations(e.externals)` besides its functions. Accuracy: `docs/vector-math.md`.
 
     arith           arithmetic on one scalar or vector type: short names over `Emitter` for long formulas
-    basic           roots, rounding, signs and the remainders: what is exact or a few instructions
+    basic           roots, rounding, signs and remainders: exact functions, or a few instructions
     coefficients    polynomial coefficients, lowest degree first
-    double          float64: the C library's functions lane by lane, and what C lacks composed from them
+    double          float64: the C library's functions lane by lane, and functions composed from them
     error_function  erf in float32, without branch or division
     exponential     exp and its family in float32: exp, exp2, expm1, sigmoid, sinh, cosh, tanh
     libm            calls of the C library's math functions, lane by lane
     logarithm       log, log2, log10, log1p in float32
     trigonometric   sin, cos, tan and their inverses in float32
-    wide            float32 functions that are computed in float64: rarely hot, and short this way
+    wide            float32 functions that are computed in float64, which keeps their code short
 """
 
 from __future__ import annotations
@@ -89,13 +89,16 @@ _TYPE = re.compile(r"(vector<\d+x)?f(32|64)(?(1)>)")
 
 
 def emit(e: Emitter, name: str, args: list[str], ty: str) -> str:
-    """Append the operations that compute `name` of `args`, all of type `ty`; the result's name.
+    """Append the operations that compute the function `name`, and return the result's SSA name.
 
-    `ty` is `f32`, `f64`, `vector<Nxf32>` or `vector<Nxf64>`; float16 and bfloat16 are converted
-    by the caller.
+    Args:
+        e: the emitter.
+        name: the function.
+        args: the SSA names of its operands, all of type `ty`.
+        ty: `f32`, `f64`, `vector<Nxf32>` or `vector<Nxf64>`; the caller converts float16 and bfloat16.
 
     Raises:
-        ValueError: there is no such function, or it takes other operands.
+        ValueError: there is no such function, or it has another number of operands.
     """
     if name not in NAMES:
         raise ValueError(f"'{name}' is not a vector math function; known: {sorted(NAMES)}")

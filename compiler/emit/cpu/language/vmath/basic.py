@@ -1,4 +1,4 @@
-"""Roots, rounding, signs and the remainders: what is exact or a few instructions."""
+"""Roots, rounding, signs and remainders: exact functions, or a few instructions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trunc(m: Arith, x: str) -> str:
 
 
 def round(m: Arith, x: str) -> str:
-    """Half to even."""
+    """x rounded to the nearest integer, halves to even."""
     return m.e(f"math.roundeven {x} : {m.ty}")
 
 
@@ -49,7 +49,7 @@ def abs(m: Arith, x: str) -> str:
 
 
 def sign(m: Arith, x: str) -> str:
-    """-1, 0 or 1; 0 for NaN, as PyTorch has it."""
+    """-1, 0 or 1; 0 for NaN, as in PyTorch."""
     zero = m.c(0.0)
     negative = m.select(m.cmp("olt", x, zero), m.c(-1.0), zero)
     return m.select(m.cmp("ogt", x, zero), m.c(1.0), negative)
@@ -80,7 +80,7 @@ def fmod_float32(m: Arith, x: str, y: str) -> str:
 
 
 def remainder_from_fmod(m: Arith, r: str, y: str) -> str:
-    """Python's sign: that of y."""
+    """The remainder with the sign of y, as in Python, from the result r of fmod."""
     zero = m.c(0.0)
     r_negative, y_negative = m.cmp("olt", r, zero), m.cmp("olt", y, zero)
     differ = m.e(f"arith.xori {r_negative}, {y_negative} : {m.mask_ty}")

@@ -1,7 +1,7 @@
 """Polynomial coefficients, lowest degree first.
 
-Printed by `scripts/fit_polynomials.py`, where each one's formula and interval stand. The error
-in a comment is the approximation's own, in exact arithmetic.
+`scripts/fit_polynomials.py` prints them; it has the formula and the interval of each. The error in a comment is that of
+the approximation in exact arithmetic.
 """
 
 # relative error 2^-26.1

@@ -1,4 +1,4 @@
-"""float64: the C library's functions lane by lane, and what C lacks composed from them."""
+"""float64: the C library's functions lane by lane, and functions composed from them that C lacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def remainder(m: Arith, x: str, y: str) -> str:
 
 
 def erfinv(m: Arith, x: str) -> str:
-    """The estimate and one step of Halley's method, on erfc where |x| > 1/2."""
+    """The inverse of erf in float64: an estimate and one step of Halley's method, on erfc where |x| > 1/2."""
     a = m.abs(x)
     g = erfinv_estimate(m, a)
     near = m.sub(call(m, "erf", [g]), a)

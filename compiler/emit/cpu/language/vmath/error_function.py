@@ -1,7 +1,7 @@
 """erf in float32, without branch or division.
 
-x + x P(x^2) near 0; 1 - exp(-t + t P(t)) with t = |x| from 0.92 on, the polynomial being
-log(erfc(t)). The form is Norbert Juffa's; the coefficients are our own fit.
+x + x P(x^2) near 0; 1 - exp(-t + t P(t)) with t = |x| from 0.92 on, where the polynomial approximates log(erfc(t)). The
+form is by Norbert Juffa; the coefficients were fitted for gflow.
 """
 
 from __future__ import annotations

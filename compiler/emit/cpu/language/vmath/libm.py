@@ -1,8 +1,8 @@
 """Calls of the C library's math functions, lane by lane.
 
-A vector goes through an out-of-line helper, a loop over the lanes: sixteen calls written out
-at each use would cost more to compile than everything around them. `Emitter.externals` records
-what a kernel calls, `declarations` writes the functions for the module.
+A vector is passed to an out-of-line helper with a loop over the lanes, since sixteen inlined calls would take longer to
+compile than the rest of the kernel. `Emitter.externals` records the called functions, and `declarations` writes them
+for the module.
 """
 
 from __future__ import annotations

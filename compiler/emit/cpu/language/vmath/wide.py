@@ -1,7 +1,7 @@
-"""float32 functions that are computed in float64: rarely hot, and short this way.
+"""float32 functions that are computed in float64, which keeps their code short: erfc, erfinv, asinh, acosh, atanh, pow.
 
-erfc, erfinv, asinh, acosh, atanh, pow: in float32 each needs two-part arithmetic; 53 bits
-absorb the cancellation and the product y*log(x). The result is rounded once, to float32.
+In float32 each needs two-part arithmetic, whereas 53 bits absorb the cancellation and the product y*log(x). The result
+is rounded once, to float32.
 """
 
 from __future__ import annotations

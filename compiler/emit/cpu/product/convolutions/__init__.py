@@ -1,7 +1,7 @@
-"""Convolutions for the CPU, of channels-last float32 data.
+"""Convolutions of channels-last float32 data on CPUs.
 
-convolution  convolutions as steps: patches and GEMM, or a depthwise kernel
-depthwise    depthwise convolutions: one output channel for each input channel
-kernels      the kernels of convolutions, by name: text, and the words that each takes
-patches      the windows of a convolution as rows of a matrix
+convolution  the steps of a convolution: im2col and matrix products, or a depthwise kernel
+depthwise    the kernels of depthwise convolutions
+kernels      the table of convolution kernels: text and arguments by name
+patches      the kernels of im2col and of its transpose
 """

@@ -1,13 +1,13 @@
-"""Convolutions as steps: patches and GEMM, or a depthwise kernel.
+"""The steps of a convolution: im2col and matrix products, or a depthwise kernel.
 
-Channels-last float32 in one or two spatial dimensions is done here; everything else goes to ATen.
+It supports channels-last float32 in one or two spatial dimensions; other convolutions are ATen calls.
 
-    forward         rows = patches(x)          y  = rows W'
-    input gradient  rows = dy W                dx = patches'(rows)
-    weight gradient rows = patches(x)          dW = dy' rows
+    forward         rows = im2col(x)           y  = rows Wᵀ
+    input gradient  rows = dy W                dx = im2colᵀ(rows)
+    weight gradient rows = im2col(x)           dW = dyᵀ rows
 
-Patches are made in pieces that stay in the cache. A 1×1 kernel with stride 1 has none: the
-activation is the matrix.
+The rows (patches) are computed in chunks that stay in the cache. For a 1×1 kernel with stride 1 the activation itself
+is the matrix.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from .patches import sizes
 
 
 def native(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
-    """Add the steps of a convolution op, and of what follows it.
+    """Add the steps of a convolution op and of its epilogue.
 
     Raises:
-        CannotLower: the kernel that is chosen cannot make it.
+        CannotLower: the chosen kernel does not support the convolution.
     """
     values = (*o.operands, *o.results)
     types, strides = [b.body.types[v] for v in values], [b.strides(v) for v in values]
@@ -55,7 +55,7 @@ def native(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     x, w, y = ROLES[o.name]
     tiled = epilogue is not None and epilogue.tiled is not None
     if tiled and (b.choice.tile or kind == "depthwise"):
-        rows = None  # what follows needs no complete rows
+        rows = None  # the epilogue runs on tiles, and needs no complete rows
     given = b.choice.rows, "weight" in b.choice.copies
     own_product = bool(b.choice.tile)
     made = patches_of(g, types[w], strides[w], types[2], rows, b.threads, *given, own_product)
@@ -64,7 +64,7 @@ def native(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
 
 
 def _zero(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
-    """Products with K = 0."""
+    """Add the steps of a convolution with K = 0: zeros, and the epilogue."""
     (r,) = o.results
     ty = b.body.types[r]
     if ty.numel == 0:
@@ -83,13 +83,13 @@ def _operand(matrix: Matrix) -> own.Operand:
 
 
 class _Output:
-    """Where a convolution writes its result, row by row, and what follows once rows are there."""
+    """The address to which a convolution writes its result in chunks of rows, and the epilogue on each chunk."""
 
     def __init__(self, conv: _Convolution) -> None:
         (r,) = conv.o.results
         self.type = conv.b.body.types[r]
         self.epilogue = conv.epilogue
-        self.first = 0  # the row that `place` is that of
+        self.first = 0  # the number of the row at `place`
         self.place = Place("arena", 0, 0)
         if self.epilogue is None:
             self.place = conv.b.place(r)
@@ -99,7 +99,7 @@ class _Output:
             self.place = conv.take_scratch(conv.made.rows)
         elif (
             conv.blocks is not None and conv.blocks.tile[2] < conv.k
-        ):  # sums wait there for the next block of K
+        ):  # for sums between blocks of K
             row = self.type.shape[-1] * self.type.itemsize
             self.place = conv.take_scratch(longest(conv.made.pieces) * row)
         self.floating = self.epilogue is not None and self.epilogue.place is None
@@ -112,7 +112,7 @@ class _Output:
         return Place(self.place.space, self.place.index, self.place.offset + offset)
 
     def begin(self, first: int) -> None:
-        """Rows from `first` on come next."""
+        """Begin a chunk whose first row is `first`."""
         if (
             self.floating
             and self.epilogue is not None
@@ -121,7 +121,7 @@ class _Output:
             self.first = first
 
     def done(self, first: int, count: Count, last: bool) -> None:
-        """These rows are complete, and with the last ones all."""
+        """Add the epilogue's step after a chunk is complete. last: whether it is the last chunk."""
         if self.epilogue is None or self.tiled:
             return
         if self.epilogue.made.granule:
@@ -131,7 +131,10 @@ class _Output:
 
 
 class _Convolution:
-    """x, w, y: the value numbers of input, weight and output; the op's own result is one of them."""
+    """The steps of one convolution op.
+
+    x, w, y: the value numbers of input, weight and output; the op's own result is one of them.
+    """
 
     def __init__(
         self,
@@ -153,7 +156,7 @@ class _Convolution:
         self.k = g.taps * g.cg
         self.scratch = 0
         self.blocks = b.choice.blocks() if b.choice.tile else None
-        #: what follows, where products call it on each tile
+        #: the epilogue, if product kernels call it on each tile
         self.tiled = epilogue
         if not (self.blocks or g.depthwise) or epilogue is None or epilogue.tiled is None:
             self.tiled = None
@@ -163,7 +166,7 @@ class _Convolution:
     # -- steps
 
     def take_scratch(self, size: int) -> Place:
-        """Bytes of the scratch that the steps of this op share."""
+        """Allocate bytes of the op's scratch."""
         place = Place("arena", 0, self.b.arena + self.scratch)
         self.scratch += -(-at_most(size) // 64) * 64
         self.b.scratch_bytes = max(self.b.scratch_bytes, self.scratch)
@@ -194,7 +197,7 @@ class _Convolution:
         add: bool = False,
         first: int = 0,
     ) -> None:
-        """A product. first: the number of the first row, where what follows runs by tiles."""
+        """Add a matrix product. first: the number of its first row, for an epilogue on tiles."""
         if self.blocks is not None:
             operands = (_operand(a), _operand(b), _operand(c))
             finish = None if self.tiled is None else self.tiled.finish(self.blocks.tile[1])
@@ -224,7 +227,7 @@ class _Convolution:
         return Place(place.space, place.index, place.offset + 4 * elements)
 
     def weight(self) -> Place:
-        """The weight as a matrix [o, taps · cg], or in the order of PyTorch's weights: itself, or a copy."""
+        """The address of the weight, or of its copy, as [o, taps · cg] or in the order of PyTorch's weights."""
         if not self.made.copy:
             return self.w
         copy = self.take_scratch(self.made.copy)
@@ -239,10 +242,10 @@ class _Convolution:
         self.b.launch(k, [source], [target], self.label, way=choice.then[0])
 
     def rows(self) -> Place:
-        """Where patches are made."""
+        """The address of the patches' scratch."""
         return self.take_scratch(self.made.patches) if self.made.patches else Place("arena", 0, 0)
 
-    # -- patches and GEMM
+    # -- im2col and matrix products
 
     def convolution(self) -> None:
         g = self.g
@@ -283,7 +286,7 @@ class _Convolution:
                     self.product(dy, w, dx, count, g.cg, g.og)
                     continue
                 self.product(dy, w, Matrix(rows, self.k), count, self.k, g.og)
-                # the kernel counts images from the place that it is given
+                # the kernel counts images from the address that it gets
                 target = out.at(0, i * g.cg)
                 image = first // outputs_each
                 self.run(unpack, x=target, rows=rows, first=image, count=inputs, cg=g.cg)
@@ -308,7 +311,7 @@ class _Convolution:
     # -- depthwise
 
     def depthwise(self) -> None:
-        """One output channel for each input channel."""
+        """Add the steps of a depthwise convolution."""
         b = self.b
         own = b.strides(self.w_value)
         k = self.take_scratch(self.made.copy) if self.made.copy else self.w

@@ -1,6 +1,6 @@
-"""Depthwise convolutions of channels-last f32 data, one output channel for each input channel.
+"""The kernels of depthwise convolutions of channels-last float32 data: one output channel for each input channel.
 
-They are bound by memory, so they are computed where the data lies. Vectors run along the channels.
+They are memory-bound, so nothing is packed. Vectors run along channels.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ...language.template import Template
 from ..tile import FINISH_TYPES
 from .patches import SIZES
 
-#: positions side by side, and channels, of what is summed before it is stored
+#: positions and channels of a tile
 POSITIONS, WIDTH = 8, 4 * LANES
 
 
 def _channel_tiles(t: Template, width: int, body: Callable[[str, int, str | None], None]) -> None:
-    """Cover the channels: whole tiles of `width` vectors, then masked single vectors."""
+    """Write loops over the channels: whole tiles of `width` vectors, then masked single vectors."""
     tile = width * LANES
     whole = t.sub(t["c"], t.binary("remui", t["c"], t.i64(tile)))
 
@@ -37,7 +37,7 @@ def _channel_tiles(t: Template, width: int, body: Callable[[str, int, str | None
 def _products(
     t: Template, a: tuple[str, str], b: tuple[str, str], sums: list[str], mask: str | None
 ) -> list[str]:
-    """Vectors of sums with a product added to each. a, b: word and position of the first factor."""
+    """The sums plus one product each. a, b: for each factor, the argument that is its address, and its offset."""
     return [
         t.fma(
             t.load(t[a[0]], t.add(a[1], u * LANES), mask),
@@ -49,15 +49,16 @@ def _products(
 
 
 def _store(t: Template, vectors: list[str], word: str, start: str, mask: str | None) -> None:
-    """Store vectors one after the other, from position `start` of `word` on."""
+    """Store consecutive vectors, from element `start` of the tensor `word` on."""
     for u, vector in enumerate(vectors):
         t.store(vector, t[word], t.add(start, u * LANES), mask)
 
 
 def forward(tiled: bool) -> Template:
-    """y[n, ho, wo, c] = sum over (kh, kw) of x[n, ho sh - ph + kh dh, …, c] k[kh, kw, c]. Words: x, k, y (target).
+    """y[n, ho, wo, c] = sum over (kh, kw) of x[n, ho sh - ph + kh dh, …, c] k[kh, kw, c].
 
-    tiled: tiles of `POSITIONS` by `WIDTH` channels go to the function `finish`, whose words are behind these, not to y.
+    Arguments: x, k, y (target). tiled: instead of being stored to y, tiles of `POSITIONS` × `WIDTH` channels are passed
+    to the epilogue's function `finish`, whose arguments follow these.
     """
     words = ("x", "k", "finish" if tiled else "y", *SIZES)
     t = Template(words, ("x", "k", "y"))
@@ -144,7 +145,7 @@ def _taps_inside(t: Template, start: str, size: str, taps: str, dilation: str) -
 
 
 def input_grad() -> Template:
-    """x[n, h, w, c] = sum over outputs that read it of y k; dilation 1. Words: x (target), k, y."""
+    """x[n, h, w, c] = sum of y k over the outputs that read it. The dilation is 1. Arguments: x (target), k, y."""
     t = Template(("x", "k", "y", *SIZES), ("x", "k", "y"))
     low, high = t.share(t.mul(t["n"], t["h"]))
 
@@ -192,7 +193,7 @@ def input_grad() -> Template:
 def weight_grad() -> Template:
     """k[kh, kw, c] = sum over (n, ho, wo) of y x.
 
-    Threads share the batch. Words: x, y, k (target), partial (one k for each thread).
+    Threads share the batch. Arguments: x, y, k (target), partial (scratch: one k for each thread).
     """
     t = Template(("x", "y", "k", "partial", *SIZES), ("x", "y", "k", "partial"))
     low, high = t.share(t["n"])

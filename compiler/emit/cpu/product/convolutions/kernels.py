@@ -1,7 +1,7 @@
-"""The kernels of convolutions, by name: text, and the words that each takes.
+"""The table of convolution kernels: text and arguments by name.
 
-A convolution with groups of more than one channel is a matrix product of patches; a depthwise one
-has kernels of its own. All sizes are words, so one function serves every layer.
+A convolution with groups of more than one channel is a matrix product of patches; a depthwise one has its own kernels.
+All sizes are arguments, so one function serves all layers.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ _MAKERS: dict[str, Callable[[], Template]] = {
 
 @cache
 def kernel(name: str) -> tuple[str, frozenset[str], tuple[str, ...]]:
-    """A convolution kernel: its text, what it calls, and its words' names in order."""
+    """A convolution kernel: its text, the external functions that it calls, and the names of its arguments in order."""
     t = _MAKERS[name]()
     return t.function(name), frozenset(t.externals), t.word_names

@@ -1,7 +1,7 @@
-"""Patches of channels-last f32 data: the windows of a convolution as rows of a matrix.
+"""The kernels of im2col and of its transpose, for channels-last float32 data.
 
-`pack` copies windows into rows (zeros beyond the border); `unpack` is its transpose, which adds
-rows up where windows overlap.
+`pack` (im2col) copies the patch of each output position into a row of a matrix, with zeros beyond the border. `unpack`
+is its transpose, which adds the entries of overlapping patches.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from gflow.compiler.kernel.convolution import Geometry
 
 from ...language.template import Template
 
-#: words that every kernel of convolutions may take: images, sizes of input, output and kernel, and the windows' steps
+#: the arguments of all convolution kernels: batch; sizes of input, output and kernel; stride, padding and dilation
 SIZES = ("n", "h", "w", "c", "ho", "wo", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
 
 
 def sizes(g: Geometry) -> dict[str, int]:
-    """The words `SIZES` of a convolution in one or two dimensions."""
+    """The values of the arguments `SIZES` for a convolution in one or two dimensions."""
     g = g.in_planes()
     walk = (*g.kernel, *g.stride, *g.padding, *g.dilation)
     return dict(zip(SIZES, (g.n, *g.inputs, g.c, *g.outputs, *walk), strict=True))
 
 
 def pack(strided: bool) -> Template:
-    """Rows `first`… of the patch matrix: row (n, ho, wo), column (kh, kw, c).
+    """im2col: rows from number `first` on of the matrix with row (n, ho, wo) and column (kh, kw, c).
 
     strided: columns are (c, kh, kw).
 
-    Words: x, rows (target); first, count: output positions; cg: channels taken, of c in memory.
+    Arguments: x, rows (target); first, count: output positions; cg: the channels of a group, out of c in memory.
     """
     t = Template(("x", "rows", "first", "count", "cg", *SIZES), ("x", "rows"))
     taps = t.mul(t["kh"], t["kw"])
@@ -76,7 +76,7 @@ def pack(strided: bool) -> Template:
 def unpack(strided: bool) -> Template:
     """The transpose of `pack`: each input position is the sum of its entries in the patch matrix.
 
-    Words: x (target), rows; first: the first image; count: input positions of these images.
+    Arguments: x (target), rows; first: the first image; count: the number of input positions of these images.
     """
     t = Template(("x", "rows", "first", "count", "cg", *SIZES), ("x", "rows"))
     taps = t.mul(t["kh"], t["kw"])

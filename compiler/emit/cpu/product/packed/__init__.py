@@ -1,6 +1,6 @@
-"""Products and convolutions whose weight was packed beforehand.
+"""Products and convolutions with a packed weight (`gflow-pack-weights`).
 
-kernel  the loops around the tiles: shares, and the addresses of the rows that a share reads
-steps   `packed_product` as a step
-tile    the register tile: rows are read at their addresses, for each position of a kernel
+kernel  the loops over shares and tiles, and the table of the addresses of a share's rows
+steps   the step of a `packed_product`
+tile    the register tile, which reads rows of the activation through the table of addresses
 """

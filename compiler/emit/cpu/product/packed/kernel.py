@@ -1,13 +1,13 @@
-"""The loops around the tiles of a product with a packed weight.
+"""The loops of a product with a packed weight.
 
-    for shares, handed out one by one                   (some rows, some strips of columns)
-        the addresses of the rows                       (once for the shares of the same rows that follow one another)
+    for shares                                          (rows × strips of columns; a free thread takes the next one)
+        compute the addresses of the rows               (once for consecutive shares of the same rows)
         for strips of the share
-            for tiles of rows                           (sums in registers, then what follows)
+            for tiles of rows                           (accumulators in registers, then the epilogue)
 
-One function serves all sizes, for products of matrices and for convolutions of up to three spatial dimensions. Nothing
-is packed, so no thread waits for another. The number of the next share is one of the kernel arguments; the last thread
-that finds no share left sets it back to 0.
+One function serves all sizes, for matrix products and for convolutions of up to three spatial dimensions. Nothing is
+packed at run time, so threads do not wait for each other. The number of the next share is stored in one of the kernel
+arguments; the last thread that finds no share left resets it to 0.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..function import ITEM, Function
 from .tile import ADDRESS, TYPES
 
 _DIMENSIONS = ("d", "h", "w")
-#: by what they say along each of the dimensions: sizes of input, output and kernel, and how windows move
+#: arguments that exist for each spatial dimension
 _SPATIAL = ("input", "output", "kernel", "stride", "padding", "dilation")
-#: what the function takes. taps: positions of the kernel. zeros, addresses: bytes of a thread's scratch. strip: bytes
-#: of a strip. plain: each row of y reads the row of x of its number. padded: some windows reach beyond x.
+#: the function's arguments. taps: positions of the convolution's kernel. zeros, addresses: bytes of a thread's scratch.
+#: strip: bytes of a strip. plain: row i of y reads only row i of x. padded: some patches reach beyond x.
 WORDS = (
     *("x", "w", "y", "scratch", "tile", "finish", "next"),
     *("m", "n", "channels", "taps", "rows", "across", "mr", "nr", "strip", "row", "zeros", "addresses"),
@@ -29,13 +29,13 @@ WORDS = (
     *(f"{name}_{d}" for name in _SPATIAL for d in _DIMENSIONS),
 )  # fmt: skip
 _POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:6]
-#: what the function calls besides what its words name
+#: external functions, besides those whose addresses are arguments
 EXTERNALS = ("omp_get_thread_num", "omp_get_num_threads")
 
 
 @cache
 def function(name: str) -> str:
-    """The function `name` that runs products with packed weights."""
+    """The text of the function `name` that computes products with packed weights."""
     return _Packed().function(name)
 
 
@@ -90,8 +90,10 @@ class _Packed(Function):
     # -- addresses
 
     def _addresses(self, row: str, rows: str) -> None:
-        """The table of a share's rows: for each tile and position of the kernel one address for each of its rows, that
-        of the last one where there are no more."""
+        """Write the table of a share's rows: for each tile and tap, the address of each of its rows.
+
+        An incomplete tile repeats the address of its last row.
+        """
         self.branch(self.is_plain, lambda: self._lines(row, rows), lambda: self._windows(row, rows))
 
     def _lines(self, row: str, rows: str) -> None:
@@ -141,7 +143,7 @@ class _Packed(Function):
         self.repeat(0, self.granules(rows, w["mr"]), 1, some)
 
     def _after(self, state: list[str]) -> list[str]:
-        """The image and the position behind these, row by row."""
+        """The image and position that follow the given ones in row-major order."""
         found, carry = [], self.const(True, "i1")
         for d, x in zip(reversed(_DIMENSIONS), reversed(state)):
             ahead = self.choose(carry, self.add(x, 1), x)
@@ -151,14 +153,17 @@ class _Packed(Function):
         return found[::-1]
 
     def _starts(self, state: list[str]) -> list[str]:
-        """Where a window begins in x."""
+        """The first position of a patch in x, by dimension; it may be negative."""
         return [
             self.sub(self.mul(x, self.w[f"stride_{d}"]), self.w[f"padding_{d}"])
             for x, d in zip(state[1:], _DIMENSIONS)
         ]
 
     def _is_inside(self, state: list[str], starts: list[str], whole: str) -> str:
-        """Whether the windows of a tile are neighbours in a line of y, and lie in x. whole: whether it has all rows."""
+        """Whether a tile's positions are consecutive along one line of y, and their patches are inside x.
+
+        whole: whether the tile is complete.
+        """
         w = self.w
         more = self.sub(w["mr"], 1)
         in_line = self.compare("slt", self.add(state[-1], more), w["output_w"])
@@ -172,7 +177,7 @@ class _Packed(Function):
         return inside
 
     def _run(self, state: list[str], starts: list[str], table: str) -> None:
-        """All addresses of a tile whose windows are neighbours and lie in x: the same steps for each of them."""
+        """Store all addresses of a tile whose positions are consecutive and whose patches are inside x."""
         w, lanes, flat = self.w, 8, state[0]
         ty = f"vector<{lanes}xi64>"
         for start, d in zip(starts, _DIMENSIONS):
@@ -187,7 +192,7 @@ class _Packed(Function):
             base = self.add(first, self.mul(i, step))
 
             def over(n: int, base: str, to: str) -> str:
-                """The taps along dimension `n` and those within it; gives where the next addresses are stored."""
+                """Loop over the taps along dimension `n` and further ones; returns the end of the stored addresses."""
 
                 def tap(k: str, carried: list[str]) -> list[str]:
                     there = self.add(base, self.mul(k, self.apart[n]))
@@ -205,11 +210,11 @@ class _Packed(Function):
         self.repeat(0, w["mr"], lanes, some)
 
     def _window(self, state: list[str], to: str) -> None:
-        """Store the addresses of one window, from `to` on, a row of a tile apart: zeros' where it reaches beyond x."""
+        """Store the addresses of one patch from `to` on, `mr` apart; taps beyond x get the address of zeros."""
         w, starts = self.w, self._starts(state)
 
         def over(n: int, before: str, inside: str, at: str) -> str:
-            """The taps along dimension `n` and those within it; gives where the next address is stored."""
+            """Loop over the taps along dimension `n` and further ones; returns the address after the last store."""
             d = _DIMENSIONS[n]
 
             def tap(k: str, carried: list[str]) -> list[str]:
@@ -237,7 +242,7 @@ class _Packed(Function):
             b = self.at(w["w"], self.mul(self.binary("divui", j, w["nr"]), w["strip"]))
             columns = self.at_most(self.sub(high, j), w["nr"])
             to = self.at(w["y"], self.mul(j, ITEM))
-            # the tiles of this strip bring the next one, each a part
+            # each tile of this strip prefetches a part of the next strip
             count = self.granules(rows, w["mr"])
             each = self.granules(self.mul(w["nr"], ITEM), count)
             ahead = self.at(b, w["strip"])

@@ -1,4 +1,4 @@
-"""`packed_product` as a step."""
+"""The step of a `packed_product`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME = "packed_product"
 
 
 def product(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
-    """Add the step of a `gflow.packed_product`, and of what follows it."""
+    """Add the step of a `gflow.packed_product`, with its epilogue on each tile."""
     values = (*o.operands, *o.results)
     types = [b.body.types[v] for v in values]
     result = types[2]
@@ -32,7 +32,7 @@ def product(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     if epilogue is None:
         target = b.place(o.results[0])
     elif epilogue.tiled is not None:
-        target = scratch  # nothing is written there
+        target = scratch  # not written to
         finish, words = epilogue.finish(strips.tile[1])
     else:
         size = b.threads * (zeros + addresses)

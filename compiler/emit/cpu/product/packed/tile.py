@@ -1,8 +1,8 @@
-"""The microkernel of a product with a packed weight, which reads rows of the activation by their addresses.
+"""The microkernel of a product with a packed weight, which reads rows of the activation through a table of addresses.
 
-The activation is not packed. A product of matrices has one address for each row; a convolution has one for each row and
-each position of its kernel, and reads all channels there; a depthwise convolution reads the channels of the tile's
-columns. Sums are computed in chains of about 160 multiply-adds, as in `product/tile.py`.
+The activation is not packed. A matrix product has one address for each row. A convolution has one for each row and tap,
+and reads all channels there; a depthwise convolution reads only the channels of the tile's columns. Sums are computed
+in chains of about 160 multiply-adds, as in `product/tile.py`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from ..tile import ARGUMENTS as OTHERS
 from ..tile import CHAIN, Tile
 from ..tile import TYPES as OTHER_TYPES
 
-#: bytes of an address
+#: the bytes of an address
 ADDRESS = 8
 
-#: those of other tiles, and what is read next: it is brought to the second cache while this tile is summed, as many
-#: bytes for each product as `%k_stride` says
+#: the arguments of other tiles, and the address of the next data: it is prefetched into the second-level cache,
+#: `%k_stride` bytes for each step of K
 ARGUMENTS, TYPES = f"{OTHERS}, %next: !llvm.ptr", f"{OTHER_TYPES}, !llvm.ptr"
 
 
 @cache
 def tile(name: str, rows: int, vectors: int) -> str:
-    """The function `name` of a tile of so many rows and vectors of columns. `%a` is the table of the rows' addresses,
-    `%k_size` how many channels each reads, and `%side` the positions of the kernel."""
+    """The text of the function `name` that computes a tile of `rows` rows and `vectors` vectors of columns.
+
+    `%a` is the table of addresses, `%k_size` the number of channels, and `%side` the number of taps.
+    """
     return _Packed(rows, vectors).function(name, ARGUMENTS)
 
 
 @cache
 def depthwise(name: str, rows: int, vectors: int) -> str:
-    """The function `name` of a tile of a depthwise convolution: each column reads the channel of its number."""
+    """The text of the function `name` that computes a tile of a depthwise convolution; column c reads channel c."""
     return _Depthwise(rows, vectors).function(name, ARGUMENTS)
 
 
@@ -64,7 +66,7 @@ class _Packed(Tile):
         super().__init__(rows, vectors)
         chain = self.i64(CHAIN)
         parts = self.at_least(self.granules("%k_size", chain), 1)
-        #: channels of a part, and positions of the kernel: all of one, or some of several
+        #: channels and taps of a chain: several taps with all channels, or part of the channels of one tap
         self.channels = self.at_least(self.granules("%k_size", parts), 1)
         self.taps = self.at_least(self.binary("divui", chain, self.at_least("%k_size", 1)), 1)
         self.across = self.i64(vectors * LANES * ITEM)
@@ -79,7 +81,7 @@ class _Packed(Tile):
         self.branch(whole, self._straight, self._parts)
 
     def _straight(self) -> None:
-        """Sum all at once, and store the tile from registers."""
+        """Sum all products in one chain, and store the tile from registers."""
         sums = self._products(self.i64(0), "%side", self.i64(0), "%k_size")
         for i in range(self.rows):
             row = self.at("%c", self.mul("%row", i))
@@ -87,7 +89,7 @@ class _Packed(Tile):
                 self.store(sums[i * self.vectors + v], self.at(row, v * LANES * ITEM))
 
     def _parts(self) -> None:
-        """Sum in parts, which are added up on the stack, and go on from there."""
+        """Sum in several chains, which are added on the stack, then store the tile or call the epilogue."""
 
         def part(tap: str, channel: str) -> None:
             end = self.at_most(self.add(tap, self.taps), "%side")
@@ -106,7 +108,7 @@ class _Packed(Tile):
         self.finish_held()
 
     def _products(self, tap: str, taps: str, low: str, high: str) -> list[str]:
-        """The sums of the products of some positions of the kernel, and some channels of each."""
+        """The sums of the products for taps tap … taps - 1 and channels low … high - 1."""
 
         def over(t: str, sums: list[str]) -> list[str]:
             table = self.at("%a", self.mul(t, self.rows * ADDRESS))

@@ -1,11 +1,10 @@
-"""Choices for contractions on GPUs: which product an op is, on which tiles, and what follows on them.
+"""Kernel selection for contractions on GPUs.
 
-contraction  the contraction of an op, alone or in a fused op, and the choice for it as a product on tiles
-convolution  convolutions and their gradients as products: sizes, where the tensors lie, and the choice for each
-epilogue     what follows a contraction on the tile of its result: what it costs in registers and text
-matmul       products of matrices: any strides, any number of batch dimensions
-operands     operands of a product as matrices, and which of them are copied so that whole vectors of them can be
-             loaded
-shared       products that share a launch: which may, how long they take together, and the choice for them
-tiles        which tiles a contraction is computed in: candidates, what they need of a device, how long they take
+contraction  the contraction of an op, alone or in a fused op, and the choice for it as a tiled product
+convolution  convolutions and their gradients as matrix products: problem sizes, layouts, choices
+epilogue     the epilogue of a contraction: its registers and the length of its code
+matmul       matrix products with any strides and any number of batch dimensions
+operands     the operands of a product as matrices; padded copies that make vectorized loads possible
+shared       matrix products that share a launch: conditions, predicted time, choice
+tiles        tile selection: candidates, their resources on a device, predicted time
 """

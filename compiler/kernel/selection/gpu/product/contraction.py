@@ -1,4 +1,4 @@
-"""The contraction of an op, alone or in a fused op, and the choice for it as a product on tiles.
+"""The contraction of an op, alone or in a fused op, and the choice for it as a tiled product.
 
 %r = "gflow.matmul"(%x, %y)    →    {kind = "product", tile = array<i64: 128, 256, 64>, warps = 8, stages = 3,
                                      loads = "descriptors", persistent = 132}
@@ -24,19 +24,22 @@ from .epilogue import Following, kernels_after, stored
 from .operands import VECTOR
 from .tiles import Problem, Tile, best_splits, fastest_tile
 
-#: element types whose products are made here, and what they are added up in
+#: the element types of products that gflow's kernels support, and the type of their accumulators
 SUMS = {
     "f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64", "i64": "i64", "i32": "i32", "i16": "i32", "i8": "i32",
     "ui8": "i32",
 }  # fmt: skip
 
 
-#: of what computes products with K = 0
+#: the kernel that computes products with K = 0
 ZERO = [TritonConfig({"BLOCK": 512}, 4, 2)]
 
 
 def total_configs(result: TensorType, run: int = 1) -> list[TritonConfig]:
-    """Ways to add up partial sums of a result, with what follows, which sums `run` rows."""
+    """Configurations of the second launch of split-K, which adds partial sums and computes the epilogue.
+
+    run: rows that the epilogue sums (`gflow.partial_sums`); a block has a multiple of them.
+    """
     width = result.shape[-1] if result.rank else 1
     across = 16 if width <= 16 else 128 if width >= 128 else 32 if width <= 32 else 64
     sizes = ((512, across), (1024, across), (256, across), (512, min(512, 2 * across)))
@@ -46,12 +49,17 @@ def total_configs(result: TensorType, run: int = 1) -> list[TritonConfig]:
 
 @record
 class Contraction:
-    """A contraction, and what follows it.
+    """A contraction and its epilogue.
 
-    op: the contraction itself, which may be the root of a fused op. operands: value numbers.
-    types, strides, even: of both operands and the result, in that order; whether each begins at a multiple of a
-        vector. A result that no one stores as it is is row-major. widths: how much of a row of each operand may be
-        read, where rows are padded in memory; else 0.
+    Attributes:
+        name: the name of the contraction, without "gflow.".
+        op: the contraction, which may be in a fused op.
+        operands: the value numbers of its two operands.
+        types, strides: of both operands and the result, in that order; strides are in elements. Inside a fused op, the
+            result counts as row-major.
+        even: whether both operands and the result are aligned to a 16-byte vector.
+        following: its epilogue.
+        widths: for each operand, the elements of a padded row, all of which may be read; 0: rows are not padded.
     """
 
     name: str
@@ -65,12 +73,12 @@ class Contraction:
 
     @property
     def result(self) -> TensorType:
-        """The contraction's own result, before what follows it."""
+        """The type of the contraction's own result, before the epilogue."""
         return self.types[2]
 
 
 def contraction_of(o: Op, body: Body, at: Sequence[Layout]) -> Contraction | None:
-    """The contraction of an op; None where it has none."""
+    """The contraction of an op; None if it has none."""
     fused = o.name == "fused"
     root = root_of(o.op) if fused else o.op if o.name in CONTRACTIONS else None
     if root is None:
@@ -97,7 +105,7 @@ def contraction_of(o: Op, body: Body, at: Sequence[Layout]) -> Contraction | Non
 
 
 def _width(body: Body, at: Sequence[Layout], v: int) -> int:
-    """How much of a row of an operand may be read, also where it is read transposed; 0: what it has."""
+    """The elements of an operand's padded row, all of which may be read; 0: rows are not padded."""
     row = row_of(body, at, v)
     return 0 if row is None else row.width
 
@@ -108,7 +116,7 @@ def _even(body: Body, at: Sequence[Layout], v: int) -> bool:
 
 @dataclass
 class Used:
-    """Tiles that kernels of a function are compiled for, by what their code follows from."""
+    """The tiles that were chosen so far for the products of a function, by a key of the kernel's source."""
 
     tiles: dict[Hashable, list[Tile]] = field(default_factory=dict)
 
@@ -126,8 +134,16 @@ def choose_product(
 ) -> Choice:
     """The choice for a product.
 
-    structure: what the text follows from, besides what follows the product. reserved: bytes of scratch that copies of
-    operands take. copies: how each of these runs, by operand.
+    Args:
+        problem: the product's sizes, without the epilogue.
+        following: its epilogue.
+        result: the type of its result.
+        dtype: the element type of its operands.
+        target: the target.
+        used: the tiles of earlier products, which are preferred.
+        structure: a key of the kernel's source, without the epilogue.
+        reserved: bytes of scratch that copies of operands take.
+        copies: by operand ("a", "b"), the launch parameters of its copy.
     """
     splits = best_splits(problem, target)
     scratch = reserved
@@ -150,7 +166,7 @@ def choose_product(
 
 
 def followed_by(splits: int, following: Following, result: TensorType, dtype: str) -> Following:
-    """What follows on a product's own tiles: where K is split, partial sums are stored. dtype: of the operands."""
+    """The epilogue on a product's own tiles: with split-K, a store of partial sums. dtype: of the operands."""
     if splits == 1:
         return following
     sums = partial_sums(result, dtype)
@@ -158,14 +174,14 @@ def followed_by(splits: int, following: Following, result: TensorType, dtype: st
 
 
 def partial_sums(result: TensorType, dtype: str) -> TensorType:
-    """The sum over a part of K. dtype: of the operands."""
+    """The type of the partial sums of split-K. dtype: of the operands."""
     kind = SUMS[dtype]
     return TensorType(result.shape, kind if kind in ("f32", "f64") else "i64")
 
 
 def with_following(p: Problem, following: Following, splits: int) -> Problem:
-    """The problem with what follows on the tile, partial sums of it where it is split."""
-    # a row that begins anywhere is stored element by element, each with an address of its own
+    """The problem with the resources of its epilogue filled in."""
+    # rows without alignment are stored element by element, each with its own address
     live = following.live() + following.single(p.n)
     return replace(
         p,
@@ -178,7 +194,7 @@ def with_following(p: Problem, following: Following, splits: int) -> Problem:
 
 
 def tile_of(choice: Choice) -> Tile:
-    """The tile of a product's choice."""
+    """The tile that a product's choice states."""
     m, n, k = choice.tile
     by = choice.persistent or int(choice.loads == "descriptors")
     return Tile(m, n, k, choice.warps, choice.stages, choice.parts, by)

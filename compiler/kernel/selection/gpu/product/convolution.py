@@ -1,5 +1,8 @@
-"""Convolutions and their gradients as products (compiler/kernel/convolution.py): where the tensors lie, and the
-choice for each."""
+"""Convolutions and their gradients as implicit matrix products on a GPU: layouts of the tensors, and the choices.
+
+`compiler/kernel/convolution.py` has the geometry. The kernels compute the addresses of patches; no im2col matrix is
+stored.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +27,28 @@ from .tiles import Problem
 
 _DTYPES = ("f16", "bf16", "f32", "f64")
 
-#: channels from which on K is walked tap by tap; with fewer a block has several taps
+#: with fewer channels, a block of K covers several taps; otherwise the loop over K goes tap by tap
 _FEW_CHANNELS = 16
-#: the same of a weight gradient's columns
+#: the same for the columns of a weight gradient
 _FEW_COLUMNS = 32
-#: taps whose gradients a program of a depthwise convolution adds up at once
+#: the taps whose gradients one program of a depthwise convolution accumulates
 TAPS = 9
-#: programs for each multiprocessor that share the positions of a depthwise weight gradient, and the most of all
+#: programs for each multiprocessor that share the positions of a depthwise weight gradient, and the most pieces
 _PROGRAMS, _MOST_SPLITS = 4, 512
 
 
 @record
 class Tensor:
-    """An activation, or a weight, whose `outer` dimension is that of the output channels.
+    """The layout of an activation or a weight. Strides are in elements.
 
-    number: among the contraction's operands and result. outer, channel, spatial: strides. extent: elements that it
-    spans. even: whether it begins at a multiple of a vector.
+    Attributes:
+        number: its number among the contraction's operands (0, 1) and result (2); -1: a copy.
+        dtype: the element type.
+        outer: the stride of the batch dimension; of a weight, of the output channels.
+        channel: the stride of channels; of a weight, of the input channels.
+        spatial: the strides of the spatial dimensions.
+        extent: the elements that it spans in memory.
+        even: whether it is aligned to a 16-byte vector.
     """
 
     number: int
@@ -52,16 +61,13 @@ class Tensor:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Those of the outer dimension, of channels and of positions, in elements."""
+        """The strides of the outer dimension, of channels and of spatial dimensions, in elements."""
         return (self.outer, self.channel, *self.spatial)
 
 
 @record
 class Convolution(Geometry):
-    """A convolution's geometry, and where its three tensors lie.
-
-    x, w, y: input, weight and output; one of them is the result.
-    """
+    """A convolution's geometry, and the layouts of its input x, weight w and output y, one of which is the result."""
 
     x: Tensor
     w: Tensor
@@ -69,18 +75,21 @@ class Convolution(Geometry):
 
     @property
     def direct(self) -> bool:
-        """Whether it is a plain product: each output reads the one input at its own position."""
+        """Whether it is a plain matrix product: a pointwise convolution whose positions have a single stride."""
         return self.pointwise and bool(self.rows_of(self.x) and self.rows_of(self.y))
 
     @property
     def flat(self) -> bool:
-        """Whether taps and channels are one dimension of the product: with few channels."""
+        """Whether taps and channels are flattened into one dimension of the product, which is so with few channels."""
         few = {"convolution": _FEW_CHANNELS, "convolution_weight_grad": _FEW_COLUMNS}
         return self.cg < few.get(self.name, 0) and self.taps > 1
 
     @property
     def packed(self) -> TensorType | None:
-        """The weight with its channels side by side, as it is copied first; None if it lies so, or as O*I, already."""
+        """The type of the weight's copy [o, taps…, cg]; None where the weight need not be copied.
+
+        The weight is copied if neither its input channels nor its output channels are contiguous.
+        """
         w = self.w
         if self.name == "convolution_weight_grad" or self.flat or self.direct:
             return None
@@ -90,24 +99,30 @@ class Convolution(Geometry):
 
     @property
     def phased(self) -> tuple[bool, ...]:
-        """Along which dimensions the positions of an input gradient fall into phases, by the taps that they meet."""
+        """The dimensions along which the positions of an input gradient are grouped into phases.
+
+        With stride s, positions of equal remainder modulo s meet the same taps. Each phase is a product of its own.
+        """
         return tuple(s > 1 and d == 1 for s, d in zip(self.stride, self.dilation))
 
     @property
     def phases(self) -> int:
-        """How many phases there are along all dimensions."""
+        """The number of phases over all dimensions."""
         return prod(s for s, yes in zip(self.stride, self.phased) if yes)
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Positions of an input gradient in each phase."""
+        """The positions of an input gradient in one phase, by dimension."""
         return tuple(
             cdiv(n, s) if yes else n for n, s, yes in zip(self.inputs, self.stride, self.phased)
         )
 
     @property
     def axes(self) -> tuple[bool, bool]:
-        """How positions and channels follow from a tile: whether positions are rows, whether there is one image."""
+        """How a tile's rows and columns map to positions and channels.
+
+        Whether positions are rows of the tile, and whether there is a single image with channels first.
+        """
         sizes = self.inputs if self.name == "convolution_input_grad" else self.outputs
         weight = self.name == "convolution_weight_grad"
         return self.last or (prod(sizes) == 1 and not weight), self.n == 1 and not self.last
@@ -118,7 +133,7 @@ class Convolution(Geometry):
         return self.name == "convolution_weight_grad" or self.axes[0]
 
     def rows_of(self, t: Tensor) -> int | None:
-        """The stride from one position of an activation to the next, if there is one."""
+        """The stride of all positions of an activation flattened into one dimension; None if they cannot be."""
         sizes = (self.n, *(self.inputs if t is self.x else self.outputs))
         real = [(n, s) for n, s in zip(sizes, (t.outer, *t.spatial)) if n != 1]
         if not real:
@@ -130,7 +145,7 @@ class Convolution(Geometry):
 
 
 def convolution_of(c: Contraction) -> Convolution:
-    """The geometry and tensors of a convolution or one of its gradients."""
+    """The geometry and layouts of a convolution or of one of its gradients."""
     g = geometry(c.name, c.op, c.types)
 
     def tensor(number: int) -> Tensor:
@@ -146,13 +161,15 @@ def convolution_of(c: Contraction) -> Convolution:
 
 
 def still(w: Tensor, kernel: tuple[int, ...]) -> Tensor:
-    """A weight whose taps don't move along dimensions that have but one: an index that is always 0 would look as if
-    addresses were no multiples of anything."""
+    """The weight with spatial stride 0 where the kernel has size 1.
+
+    A stride that is only multiplied by 0 would otherwise hide from Triton that addresses are aligned.
+    """
     return replace(w, spatial=tuple(0 if k == 1 else s for k, s in zip(kernel, w.spatial)))
 
 
 def packed_weight(g: Convolution) -> Tensor:
-    """The weight as kernels read it: where it is copied first, the copy."""
+    """The weight that kernels read: the copy, if it is copied first."""
     if g.packed is None:
         return still(g.w, g.kernel)
     dense = row_major_strides(g.packed.shape)
@@ -160,7 +177,7 @@ def packed_weight(g: Convolution) -> Tensor:
 
 
 def kind_of_convolution(c: Contraction, g: Convolution) -> str:
-    """What a convolution runs as; it has no other kernel."""
+    """The kind of kernel of a convolution: "product", "depthwise", "zero", "none", or "pytorch" for other types."""
     if c.result.numel == 0:
         return "none"
     if c.result.dtype not in _DTYPES:
@@ -173,7 +190,10 @@ def kind_of_convolution(c: Contraction, g: Convolution) -> str:
 def choose_convolution(
     c: Contraction, g: Convolution, tf32: bool, target: Target, used: Used
 ) -> Choice:
-    """The choice for a convolution that is made as a product."""
+    """The choice for a convolution as a matrix product.
+
+    tf32: whether float32 products may use TF32. used: the tiles of earlier products.
+    """
     if g.direct:
         structure = ("matmul", tf32) if g.groups == 1 and g.rows_alone else (c.name, g.axes, tf32)
         return choose(
@@ -195,7 +215,7 @@ def choose_convolution(
 
 
 def weight_copy(g: Convolution) -> Copy | None:
-    """The copy of a weight whose channels don't lie side by side, wherever the two lie; None where they do."""
+    """The copy of the weight to [o, taps…, cg], without addresses; None where it isn't copied."""
     if g.packed is None:
         return None
     w, nowhere = still(g.w, g.kernel), Place("arena", 0, 0)
@@ -204,7 +224,7 @@ def weight_copy(g: Convolution) -> Copy | None:
 
 
 def direct_product(g: Convolution, tf32: bool, target: Target) -> Product:
-    """The plain product that a direct convolution is."""
+    """A direct convolution (`Convolution.direct`) as a matrix product."""
     x, w, y = g.x, still(g.w, g.kernel), g.y
     positions = g.n * prod(g.inputs)
     px, py = g.rows_of(x) or 0, g.rows_of(y) or 0
@@ -229,7 +249,7 @@ def direct_product(g: Convolution, tf32: bool, target: Target) -> Product:
 
 
 def problem_of(g: Convolution, tf32: bool, target: Target) -> Problem:
-    """The product that a convolution is, where its operands are found by index arithmetic."""
+    """The sizes of a convolution as an implicit matrix product, whose operands are addressed by index arithmetic."""
     match g.name:
         case "convolution":
             m, n = g.positions, g.og
@@ -243,7 +263,7 @@ def problem_of(g: Convolution, tf32: bool, target: Target) -> Problem:
     item = TensorType((), g.x.dtype).itemsize
     moved = item * (g.n * (g.c * prod(g.inputs) + g.o * prod(g.outputs)) + g.o * g.cg * g.taps)
     kind = kind_of_product(g.x.dtype, m, n, tf32, target)
-    # whether channels of the activations are loaded several at a time
+    # whether loads are vectorized along channels of the activations
     channels = (g.cg, g.og) if g.groups > 1 else (g.cg,)
     whole = all(size * item % 16 == 0 for size in channels) and all(
         vectorized((t.channel,), (t.outer, *t.spatial), item) for t in (g.x, g.y)
@@ -255,7 +275,7 @@ def problem_of(g: Convolution, tf32: bool, target: Target) -> Problem:
 
 
 def depthwise_configs(g: Convolution) -> list[TritonConfig]:
-    """Tiles of a depthwise convolution, positions by channels, with the contiguous dimension across."""
+    """The configurations of a depthwise convolution: tiles of positions × channels."""
     source = g.y if g.name == "convolution_input_grad" else g.x
     last = source.channel == 1
     if g.name == "convolution_weight_grad":
@@ -275,13 +295,15 @@ def depthwise_configs(g: Convolution) -> list[TritonConfig]:
 
 
 def depthwise_sums(g: Convolution, result: TensorType) -> TensorType:
-    """What a program adds up of the weight's gradient."""
+    """The type of the partial sums of a depthwise weight gradient."""
     return TensorType(result.shape, "f64" if g.x.dtype == "f64" else "f32")
 
 
 def choose_depthwise(c: Contraction, g: Convolution, target: Target) -> Choice:
-    """How a depthwise convolution or one of its gradients runs; programs share the sums of a weight gradient where
-    there are few channels, and keep them in scratch.
+    """The choice for a depthwise convolution or one of its gradients.
+
+    Several programs share the positions of a weight gradient where there are few channels; their partial sums are in
+    scratch.
     """
     first = way_of(depthwise_configs(g)[0])
     block, pieces, scratch, then = first.block, 1, 0, []

@@ -1,4 +1,4 @@
-"""What follows a contraction on the tile of its result: what it costs in registers and text."""
+"""The epilogue of a contraction on a GPU: its registers and the length of its code."""
 
 from __future__ import annotations
 
@@ -15,25 +15,30 @@ from ....description import Access, Kernel, Node, describe, simplify, with_rows
 from ..region.block_sizes import covers
 from .operands import stride_class
 
-#: an op that costs more has values of its own
+#: ops that cost more need registers for intermediate values
 _COSTLY = 4
-#: one that costs more is long text for each element: exponentials, and what is made of them, but not roots
+#: ops that cost more have much code for each element: exponentials and functions of them, but not roots
 _LONG = 8
-#: words of a vector along the columns, for each element of the tile: a thread has few rows
+#: 32-bit words of a vector along the columns, for each element of the tile: a thread has few rows
 _VECTOR = 0.25
-#: words of a costly function's values, and of a random number that is made
+#: 32-bit words of intermediate values of a costly function, and of a random number
 _FUNCTION, _RANDOM = 2, 6
 
 
 @dataclass
 class Following:
-    """kernels: each reads the contraction's result as operand number `operands`, and stores."""
+    """The epilogue of a contraction.
+
+    Attributes:
+        kernels: kernels that read the contraction's result as operand number `operands`, and store results.
+        operands: the number of the fused op's operands.
+    """
 
     kernels: list[Kernel]
     operands: int
 
     def live(self) -> float:
-        """Words for each element of a tile that are in registers at once, beside the sum: an estimate."""
+        """An estimate of the registers (32-bit words) for each element of a tile, besides the accumulator."""
         words = 0.0
         for k in self.kernels:
             loads = {
@@ -52,12 +57,12 @@ class Following:
         return words + sum(stores) - max(stores, default=0.0)
 
     def run(self) -> int:
-        """How many rows it sums: a tile has a multiple of them. 1 where it sums no columns."""
+        """The rows over which it sums columns (`gflow.partial_sums`): a tile has a multiple of them; 1: no sums."""
         runs = (n.attrs["run"] for k in self.kernels for n in k.nodes if n.op == "partial_sums")
         return lcm(*runs)
 
     def costly(self) -> bool:
-        """Whether its text is long for each element that a thread has, and so takes long to compile."""
+        """Whether it has much code for each element of a thread, and so takes long to compile."""
         return any(
             n.op == "random" or (n.op in OPS and OPS[n.op].cost > _LONG)
             for k in self.kernels
@@ -65,22 +70,22 @@ class Following:
         )
 
     def widest(self) -> int:
-        """Bytes of the largest element that is stored."""
+        """The bytes of the widest element that is stored."""
         stores = [TensorType((), s.dtype).itemsize for k in self.kernels for s in whole_stores(k)]
         return max(stores, default=0)
 
     def single(self, columns: int) -> bool:
-        """Whether rows of what is stored, of `columns` elements, begin anywhere."""
+        """Whether rows of `columns` elements are stored without alignment: not a multiple of 8, and not padded."""
         return columns % 8 > 0 and not all(a.width for k in self.kernels for a in whole_stores(k))
 
     def structure(self) -> Hashable:
-        """Equal where the code is: sizes, strides and most constants are not in it."""
+        """A key of the epilogue's source: without sizes, and with strides only as 0, 1 or other."""
         names: dict[int, int] = {self.operands: -1}
         return tuple(_structure(k, names) for k in self.kernels)
 
 
 def whole_stores(k: Kernel) -> list[Access]:
-    """The stores of values, without those of partial sums of columns."""
+    """The stores except those of partial sums of columns."""
     return [s for s in k.stores if k.nodes[s.node].op != "partial_sums"]
 
 
@@ -102,12 +107,12 @@ def _structure(k: Kernel, names: dict[int, int]) -> Hashable:
 
 
 def _words(dtype: str) -> float:
-    """Registers that an element waits in."""
+    """The registers (32-bit words) of an element."""
     return max(2, TensorType((), dtype).itemsize) / 4
 
 
 def _single(k: Kernel, a: Access) -> bool:
-    """Whether an access goes element by element, each with an address of its own."""
+    """Whether an access isn't vectorized, so that each element has its own address."""
     odd = any(s > 1 and s % 8 for s in a.strides)
     return covers(k, a.strides) and (odd or a.strides[-1:] > (1,))
 
@@ -119,7 +124,15 @@ def stored(
     number: int = 0,
     rows: Sequence[Row | None] = (),
 ) -> Kernel:
-    """A kernel that copies a contraction's result (row-major) to result `number`. rows: of results, where padded."""
+    """A kernel that copies a contraction's row-major result to result `number`.
+
+    Args:
+        ty: the type of the contraction's result.
+        strides: the strides of result `number`, in elements.
+        operand: the number of the contraction's result among the operands.
+        number: the number of the result.
+        rows: for each result, its padded row, or None.
+    """
     dense = row_major_strides(ty.shape)
     load = Access(operand, ty.dtype, dense)
     store = Access(number, ty.dtype, strides, 0)
@@ -135,8 +148,15 @@ def kernels_after(
     outputs: Sequence[tuple[int, ...]],
     rows: tuple[Sequence[Row | None], Sequence[Row | None]] = ((), ()),
 ) -> list[Kernel]:
-    """What a fused op does with its contraction's result, of type `ty`. inputs, outputs: strides of its tensors.
-    rows: of operands and results, where padded."""
+    """The kernels of a fused op's epilogue.
+
+    Args:
+        fused: the fused op.
+        root: its contraction.
+        ty: the type of the contraction's result.
+        inputs, outputs: the strides of operands and results, in elements.
+        rows: for each operand, and for each result, its padded row, or None.
+    """
     k = with_rows(describe(fused, inputs, outputs), *rows)
     kernels = [k] if k.stores else []
     yielded = root.block.operations[-1].operation.operands

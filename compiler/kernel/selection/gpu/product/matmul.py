@@ -1,4 +1,4 @@
-"""Products of matrices: any strides, any number of batch dimensions.
+"""Matrix products on a GPU, with any strides and any number of batch dimensions.
 
 result[b, m, n] = sum over k of x[b, m, k] y[b, k, n]
 """
@@ -25,16 +25,20 @@ from .epilogue import Following
 from .operands import Operand, stride_class
 from .tiles import Problem, fastest
 
-#: how much longer loads of single elements take than the model of a product says, and by how much a copy must pay
+#: the factor by which unvectorized loads are slower than the model says, and the least gain of copying operands
 _SINGLE_LOADS, _PAYS = 2.0, 1.3
 
 
 @record
 class Product:
-    """A product with the batch dimensions that both operands walk as one joined.
+    """A matrix product. Batch dimensions that can be merged in both operands are merged.
 
-    dims: the batch dimensions; the operands' `batch` are their strides. reserved: bytes that copies of operands take.
-    problem: without what follows.
+    Attributes:
+        x, y: the operands; their `batch` has the strides of the batch dimensions.
+        dims: the sizes of the batch dimensions.
+        m, n, k: the sizes of each product.
+        problem: the sizes for the cost model, without the epilogue.
+        reserved: bytes of scratch that copies of operands take.
     """
 
     x: Operand
@@ -48,17 +52,19 @@ class Product:
 
     @property
     def count(self) -> int:
-        """Matrices of the batch."""
+        """The number of products in the batch."""
         return self.problem.batch
 
     @property
     def gather(self) -> bool:
-        """Whether operands are loaded element by element."""
+        """Whether loads of some operand cannot be vectorized."""
         return not (self.x.vectorized(self.x.batch) and self.y.vectorized(self.y.batch))
 
     def ragged(self, target: Target) -> bool:
-        """Whether only descriptors load whole vectors of both operands; of padded ones others can, too, but have to
-        clear what stands behind K."""
+        """Whether only loads by descriptors (TMA) are vectorized for both operands.
+
+        Pointers can load padded operands in vectors, too, but must mask the padding behind K.
+        """
         if self.gather:
             return False
         pairs = ((self.x, self.shape("a")), (self.y, self.shape("b")))
@@ -75,25 +81,25 @@ class Product:
         )
 
     def shape(self, name: str) -> tuple[int, int]:
-        """Rows and columns of operand `a` or `b`."""
+        """The rows and columns of operand "a" or "b"."""
         return (self.m, self.k) if name == "a" else (self.k, self.n)
 
     def copy_of(self, name: str) -> Copy:
-        """The copy of operand `a` or `b`, wherever the two lie."""
+        """The copy of operand "a" or "b" to padded rows, without addresses."""
         old, new = ((p.x if name == "a" else p.y) for p in (self, self.copied(name)))
         ty, nowhere = TensorType(self.shape(name), old.dtype), Place("arena", 0, 0)
         return Copy(nowhere, (old.rows, old.cols), nowhere, (new.rows, new.cols), ty)
 
     def copied(self, name: str) -> Product:
-        """With operand `a` or `b` copied to rows that begin at multiples of a vector."""
+        """The product with operand "a" or "b" replaced by a copy whose rows are aligned to a 16-byte vector."""
         o, size = (self.x if name == "a" else self.y).padded(self.shape(name))
         found = replace(self, x=o) if name == "a" else replace(self, y=o)
         return replace(found, reserved=self.reserved + size)
 
     def way(self, target: Target) -> Literal["", "DESCRIPTORS", "PERSISTENT"]:
-        """The constant of the kernel with which tiles may come by descriptors; "" if they cannot."""
+        """How tiles can be loaded by descriptors (TMA): "PERSISTENT", "DESCRIPTORS" (batches), or "" (not at all)."""
         x, y = self.x, self.y
-        # tensor cores take tf32 only with neighbours along K side by side
+        # tensor cores take tf32 operands from shared memory only if they are contiguous along K
         upright = self.problem.item == 2 or (x.cols == 1 and y.rows == 1)
         able = self.problem.kind == "cores" and target.has(TMA)
         if self.gather or not (upright and x.even and y.even and able):
@@ -101,7 +107,7 @@ class Product:
         return "DESCRIPTORS" if self.dims else "PERSISTENT"
 
     def posed(self, target: Target) -> Problem:
-        """The problem with how its operands come."""
+        """The problem with the properties of the operands' loads filled in."""
         return replace(
             self.problem,
             gather=self.gather,
@@ -111,7 +117,10 @@ class Product:
 
 
 def kind_of_product(dtype: str, m: int, n: int, tf32: bool, target: Target) -> str:
-    """What computes a product: "cores", "single", "double", "sums"."""
+    """What computes a product: "cores" (tensor cores), "single" (float32), "double" (float64), or "sums".
+
+    "sums" multiplies and adds without `tl.dot`: integers, and products with one row or column.
+    """
     if dtype not in ("f16", "bf16", "f32", "f64") or min(m, n) == 1:
         return "sums"
     if dtype == "f64":
@@ -123,7 +132,16 @@ def product_of(
     x: Operand, y: Operand, batch: Sequence[int], sizes: tuple[int, int, int], tf32: bool,
     target: Target, rows: bool = True,
 ) -> Product:  # fmt: skip
-    """The product of operands of a batch. rows: whether batch dimensions that go on with x's rows may become rows."""
+    """A batched product.
+
+    Args:
+        x, y: the operands.
+        batch: the sizes of the batch dimensions.
+        sizes: m, n and k.
+        tf32: whether float32 products may use TF32.
+        target: the target.
+        rows: whether batch dimensions that only x has may be merged with its rows.
+    """
     m, n, k = sizes
     if rows:
         batch, x, y, m = _rows_joined(batch, x, y, m)
@@ -138,7 +156,7 @@ def product_of(
 
 
 def product_of_matmul(c: Contraction, tf32: bool, target: Target) -> Product:
-    """The product that a `gflow.matmul` is."""
+    """A `gflow.matmul` as a product."""
     (tx, ty, tz), (sx, sy, _) = c.types, c.strides
     x = Operand(tx.dtype, sx[:-2], sx[-2], sx[-1], c.even[0], c.widths[0])
     y = Operand(ty.dtype, sy[:-2], sy[-2], sy[-1], c.even[1], c.widths[1])
@@ -146,7 +164,7 @@ def product_of_matmul(c: Contraction, tf32: bool, target: Target) -> Product:
 
 
 def kind_of_matmul(c: Contraction) -> str:
-    """What a `gflow.matmul` runs as; it has no other kernel."""
+    """The kind of kernel of a `gflow.matmul`: "product", "zero" (K = 0), "none" (empty), or "pytorch" (other types)."""
     if c.result.numel == 0:
         return "none"
     if c.result.dtype not in SUMS:
@@ -155,8 +173,10 @@ def kind_of_matmul(c: Contraction) -> str:
 
 
 def choose_matmul(c: Contraction, tf32: bool, target: Target, used: Used) -> Choice:
-    """How a product of matrices runs. tf32: whether products of float32 may take 10 bits of mantissa. used: the kernels
-    that the program has already, which are taken again where they are nearly as fast.
+    """The choice for a `gflow.matmul`.
+
+    tf32: whether float32 products may use TF32. used: the tiles of earlier products, which are chosen again where they
+    are nearly as fast.
     """
     return choose(
         product_of_matmul(c, tf32, target), c.following, c.result, target, used, ("matmul", tf32)
@@ -171,7 +191,10 @@ def choose(
     used: Used,
     structure: Hashable,
 ) -> Choice:
-    """The choice for a product. structure: as of `choose_product`, besides the operands."""
+    """The choice for a product, with copies of its operands where they pay.
+
+    structure: a key of the kernel's source (`choose_product`), without the operands.
+    """
     copies = {}
     for name in copied_operands(p, target):
         copies[name] = copy_way(p.copy_of(name), target)
@@ -186,13 +209,15 @@ def choose(
 
 
 def copy_way(copy: Copy, target: Target) -> Way:
-    """How a copy of an operand runs."""
+    """The launch parameters of an operand's copy."""
     return ways_of_kernel(copying(copy).k, 1, 1, target.device)[0]
 
 
 def copied_operands(p: Product, target: Target) -> tuple[str, ...]:
-    """The operands that are copied first: only descriptors read sizes that are no multiples of a vector in whole
-    vectors."""
+    """The operands ("a", "b") that are copied to padded rows first, so that descriptors (TMA) can load them.
+
+    The copies are made if the model predicts a gain of at least `_PAYS` over unvectorized loads.
+    """
     problem = p.problem
     bad = tuple(name for name, o in (("a", p.x), ("b", p.y)) if not o.vectorized())
     if not bad or problem.kind != "cores" or problem.batch > 1 or not target.has(TMA):
@@ -208,7 +233,7 @@ def copied_operands(p: Product, target: Target) -> tuple[str, ...]:
 def _rows_joined(
     batch: Sequence[int], x: Operand, y: Operand, m: int
 ) -> tuple[tuple[int, ...], Operand, Operand, int]:
-    """Batch dimensions that only `x` has and that go on with its rows, as rows."""
+    """Merge inner batch dimensions that only `x` has into its rows, where strides allow it."""
     sizes, xs, ys = list(batch), list(x.batch), list(y.batch)
     while sizes and (sizes[-1] == 1 or (ys[-1] == 0 and (xs[-1] == m * x.rows or m == 1))):
         size, stride = sizes.pop(), xs.pop()
@@ -222,6 +247,6 @@ def _rows_joined(
 def _batch_joined(
     sizes: Sequence[int], xs: Sequence[int], ys: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The batch dimensions, those that both operands walk as one joined, those of size 1 dropped."""
+    """The batch dimensions, merged where both operands allow it, without those of size 1."""
     found, (a, b) = merged(sizes, (xs, ys))
     return tuple(found), tuple(a), tuple(b)

@@ -1,4 +1,4 @@
-"""Operands of a product as matrices, and which of them are copied so that whole vectors of them can be loaded.
+"""The operands of a product as matrices, and padded copies of them that make vectorized loads possible.
 
 [8192, 50257], rows of 50257 elements    →    scratch, rows of 50264 elements, of which the last 7 are never read
 """
@@ -13,16 +13,20 @@ from gflow.dialects.types import TensorType
 
 from ....sizes import cdiv
 
-#: bytes that are loaded at once
+#: bytes of a vectorized load
 VECTOR = 16
 
 
 @record
 class Operand:
-    """Memory seen as matrices: batch strides, then those of the two dimensions.
+    """An operand as a batch of matrices. Strides are in elements.
 
-    even: whether it begins at a multiple of a vector. width: how much of a row may be read, where rows are padded in
-    memory; 0: as much as it has.
+    Attributes:
+        dtype: the element type.
+        batch: the strides of the batch dimensions.
+        rows, cols: the strides from row to row and from column to column.
+        even: whether it is aligned to a 16-byte vector.
+        width: the elements of a padded row, all of which may be read; 0: rows are not padded.
     """
 
     dtype: str
@@ -34,20 +38,23 @@ class Operand:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """The bytes of an element."""
         return TensorType((), self.dtype).itemsize
 
     def vectorized(self, others: Sequence[int] = ()) -> bool:
-        """As the function of this name. others: strides between matrices, in elements."""
+        """Whether its strides allow vectorized loads (the function `vectorized`). others: batch strides."""
         return vectorized((self.rows, self.cols), others, self.itemsize)
 
     def ragged(self, shape: tuple[int, int]) -> bool:
-        """Whether loads that end exactly where the matrix, of this shape, does go element by element."""
+        """Whether its contiguous dimension isn't a multiple of a vector, and not padded. shape: rows and columns."""
         side = shape[1] if self.cols == 1 else shape[0]
         return not self.width and side * self.itemsize % VECTOR != 0
 
     def padded(self, shape: tuple[int, int]) -> tuple[Operand, int]:
-        """The operand, of this shape, as a copy whose rows begin at multiples of a vector, and the copy's bytes."""
+        """A copy whose rows (columns, if these are contiguous) are aligned to a vector, and its bytes.
+
+        shape: the number of rows and columns.
+        """
         step = VECTOR // self.itemsize
         rows_outside = self.rows >= self.cols
         width = cdiv(shape[1] if rows_outside else shape[0], step) * step
@@ -58,7 +65,10 @@ class Operand:
 
 
 def vectorized(matrix: Sequence[int], others: Sequence[int], item: int) -> bool:
-    """Whether 16 bytes can be loaded at a time: one stride of a matrix is 1, all others are multiples of so many."""
+    """Whether strides allow 16-byte loads: one stride of the matrix is 1, and all others are multiples of 16 bytes.
+
+    matrix: the strides of rows and columns. others: batch strides. item: bytes of an element.
+    """
     if 1 not in matrix:
         return False
     rest = [s for s in matrix if s != 1]
@@ -66,5 +76,5 @@ def vectorized(matrix: Sequence[int], others: Sequence[int], item: int) -> bool:
 
 
 def stride_class(strides: Sequence[int]) -> tuple[int, ...]:
-    """What a kernel's text knows of strides: 0, 1, or another number (2)."""
+    """What a kernel's source depends on of strides: 0, 1, or 2 for any other stride."""
     return tuple(min(s, 2) if s >= 0 else 2 for s in strides)

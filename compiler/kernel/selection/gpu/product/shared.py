@@ -1,9 +1,9 @@
-"""Products that share a launch: which may, how long they take together, and the choice for them.
+"""Matrix products that share a launch (grouped GEMM): conditions, predicted time, choice.
 
     72 tiles of 3072 × 768, 72 of 768 × 3072, 54 of 2304 × 768, 18 of 768 × 768 on 132 multiprocessors
 
-alone each splits K, adds up partial sums in a second launch, and still leaves multiprocessors idle;
-together they are 216 whole tiles, and three times as many are 4.9 rounds of all multiprocessors.
+Each product alone uses split-K with a second launch for the sums, and still leaves multiprocessors idle. Together they
+are 216 whole tiles, and three such groups are 4.9 waves of all multiprocessors.
 """
 
 from __future__ import annotations
@@ -26,20 +26,23 @@ from .matmul import Product, copied_operands, kind_of_matmul, product_of_matmul
 from .operands import stride_class
 from .tiles import Problem, best_splits, fastest_tile, seconds, together
 
-#: bytes of a pointer, and of a number, among a launch's parameters
+#: bytes of a pointer, and of a number, as a kernel argument
 _POINTER, _NUMBER = 8, 4
-#: what Triton is told that a number is a multiple of, and what its text may say
+#: the divisors of a size or stride that the source may depend on
 _FACTORS = (16, 8, 4)
-#: of K, the most that one step of the loop takes
+#: the greatest block of K
 _LONGEST_STEP = 128
 
 
 @record
 class Member:
-    """A product of a launch.
+    """A product of a shared launch.
 
-    text: what its kernel's text follows from; products of one launch have the same. problem: with what follows.
-    alone: seconds of a launch, or of two, of its own. parameters: bytes of them, at most.
+    Attributes:
+        text: a key of its kernel's source; products of a launch have equal ones.
+        problem: its sizes, with the resources of its epilogue.
+        alone: the predicted time of its own launches, in seconds.
+        parameters: an upper bound of the bytes of its kernel arguments.
     """
 
     text: Hashable
@@ -49,14 +52,16 @@ class Member:
 
 
 def shares(o: Op) -> bool:
-    """Whether an op may share a launch as a product: a product of matrices with what follows it, which no
-    library computes."""
+    """Whether an op is a candidate: a fused op with a matmul, which no library call computes."""
     root = root_of(o.op) if o.name == "fused" else None
     return root is not None and root.name == "gflow.matmul"
 
 
 def member_of(c: Contraction, tf32: bool, target: Target) -> Member | None:
-    """A contraction as one of a launch's; None if it is no product of two matrices on tensor cores."""
+    """A contraction as a product of a shared launch.
+
+    None if it isn't a single matrix product on tensor cores, or if its operands are copied first.
+    """
     if c.name != "matmul" or kind_of_matmul(c) != "product":
         return None
     p = product_of_matmul(c, tf32, target)
@@ -84,13 +89,13 @@ def _text(p: Product, c: Contraction) -> tuple[Hashable, ...]:
 
 
 def _positions(k: Kernel) -> Hashable:
-    """What the text of an epilogue's addresses follows from, besides its structure."""
+    """What the source of an epilogue's address computations depends on, besides its structure."""
     walks = [*(a.strides for a in (*k.loads, *k.stores)), *k.indices]
     return tuple((tuple(map(_factor, w)), extent(k.sizes, w) >= WIDE) for w in walks)
 
 
 def _factor(number: int) -> int:
-    """The factor of a number that a kernel's text has, or that Triton is told."""
+    """The greatest of `_FACTORS` that divides a number; 1 if none does."""
     return next((f for f in _FACTORS if number % f == 0), 1)
 
 
@@ -104,7 +109,7 @@ def _alone(p: Problem, c: Contraction, target: Target) -> float:
 
 
 def _parameters(c: Contraction) -> int:
-    """Pointers and strides of operands and of what follows, and sizes."""
+    """An upper bound of the bytes of a product's kernel arguments: pointers, strides, sizes, constants."""
     accesses = sum(len(k.loads) + len(k.stores) for k in c.following.kernels)
     numbers = 2 * (accesses + len(c.following.kernels)) + 7
     constants = sum(n.op not in OPS for k in c.following.kernels for n in k.nodes)
@@ -112,7 +117,7 @@ def _parameters(c: Contraction) -> int:
 
 
 def seconds_of(members: Sequence[Member], target: Target) -> float | None:
-    """How long members of one text take in one launch; None if they cannot share one."""
+    """The predicted time of a shared launch of members with equal `text`, in seconds; None if they cannot share one."""
     if sum(m.parameters for m in members) > target.device.parameters:
         return None
     found = together([m.problem for m in members], target)
@@ -120,7 +125,7 @@ def seconds_of(members: Sequence[Member], target: Target) -> float | None:
 
 
 def choose_shared(members: Sequence[Member], target: Target) -> Choice | None:
-    """The choice for products that share a launch; None if they cannot."""
+    """The choice for products that share a launch; None if their sources differ or no tile suits all."""
     if len({m.text for m in members}) > 1:
         return None
     found = together([m.problem for m in members], target)
@@ -134,6 +139,6 @@ def choose_shared(members: Sequence[Member], target: Target) -> Choice | None:
 
 
 def is_shared(choice: Choice) -> bool:
-    """Whether a choice is one that products of a launch may have: a whole tile for each program."""
+    """Whether a choice suits a shared launch: one whole tile for each program, without split-K or copies."""
     plain = choice.split_k == 1 and not choice.persistent and not choice.copies
     return choice.kind == "product" and plain

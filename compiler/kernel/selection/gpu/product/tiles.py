@@ -1,7 +1,7 @@
-"""Which tiles a contraction is computed in: candidates, what they need of a device, how long they take.
+"""Tile selection for contractions: candidates, their resources on a device, predicted time.
 
-The model is a roofline of one multiprocessor: a tile takes as long as the slower of its arithmetic and its
-loads from the second-level cache, all tiles together not less than the tensors take from memory.
+The model is a roofline of one multiprocessor. A tile takes the greater time of its arithmetic and of its loads from the
+L2 cache. All tiles together take at least the time of the tensors' memory traffic.
 """
 
 from __future__ import annotations
@@ -21,10 +21,15 @@ from ...choice import WARP
 
 @record
 class Tile:
-    """m, n: of the result. k: of K, at a time.
+    """A tile.
 
-    parts: in how many pieces what follows is computed. descriptors: by how many programs, each with a share of all
-    tiles (or with one, where they aren't walked), whose loads go by descriptors; 0 by pointers, one tile each.
+    Attributes:
+        m, n: rows and columns of the result.
+        k: the block of K of one step.
+        warps, stages: of the launch.
+        parts: the pieces of the tile in which the epilogue is computed.
+        descriptors: 0: loads by pointers, one program for each tile. 1: loads by descriptors (TMA), one program for
+            each tile. Otherwise: loads by descriptors, and so many persistent programs.
     """
 
     m: int
@@ -36,44 +41,52 @@ class Tile:
     descriptors: int = 0
 
     def config(self, **more: int) -> TritonConfig:
-        """The tile as a configuration of a Triton kernel. more: constants besides the block sizes."""
+        """The tile as a Triton configuration. more: constants besides the block sizes."""
         constants = {"BLOCK_M": self.m, "BLOCK_N": self.n, "BLOCK_K": self.k, **more}
         return TritonConfig(constants, self.warps, self.stages)
 
 
-#: by tensor cores
+#: for tensor cores
 _CORES = (
     Tile(128, 256, 64, 8, 3), Tile(256, 128, 64, 8, 3), Tile(128, 128, 64, 8, 3), Tile(128, 64, 64, 4, 4),
     Tile(64, 128, 64, 4, 4), Tile(64, 64, 64, 4, 4), Tile(128, 32, 64, 4, 4), Tile(64, 32, 64, 4, 4),
     Tile(32, 64, 64, 4, 4), Tile(32, 32, 64, 4, 4), Tile(16, 128, 64, 4, 4), Tile(16, 64, 128, 4, 4),
     Tile(128, 16, 64, 4, 4), Tile(64, 16, 128, 4, 4),
 )  # fmt: skip
-#: by multiply-adds of single elements
+#: for products without tensor cores
 _SINGLE = (
     Tile(128, 128, 16, 8, 3), Tile(128, 64, 16, 8, 3), Tile(64, 64, 16, 4, 3), Tile(64, 32, 32, 4, 3),
     Tile(32, 64, 32, 4, 3),
     Tile(32, 32, 32, 4, 3), Tile(16, 64, 32, 4, 3), Tile(64, 16, 32, 4, 3), Tile(16, 16, 32, 2, 3),
 )  # fmt: skip
-#: products added up one by one: integers, and products with one row or one column
+#: for products without `tl.dot`: integers, and products with one row or one column
 _SUMS = (Tile(16, 16, 16, 4, 2), Tile(4, 16, 64, 4, 2), Tile(16, 4, 64, 4, 2))
 _ROW = (Tile(1, 16, 256, 4, 2), Tile(1, 64, 64, 4, 2), Tile(1, 4, 1024, 4, 2))
 _COLUMN = (Tile(16, 1, 256, 4, 2), Tile(64, 1, 64, 4, 2), Tile(4, 1, 1024, 4, 2))
 
-#: how much of K each part of a split product has, at least
+#: the least part of K with split-K
 _LEAST_SPLIT = 256
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 @record
 class Problem:
-    """A product: sizes, how many of them, bytes of an element of the operands.
+    """The sizes and properties of a product that the cost model needs.
 
-    gather: the operands are loaded element by element. heavy: finding them, or what follows, takes much text.
-    run: how much of K a block may span, if not all: a convolution's channels.
-    kind: "cores", "single", "double" or "sums": what computes it. bytes: of all tensors that are read and written;
-    0 if nothing but the product counts. live: words that what follows has in registers for each of its elements.
-    stored: bytes of an element of the result. descriptors: as of a contraction's frame. ragged: other loads than by
-    these go element by element. rows: what a tile's rows are a multiple of, as what follows sums so many.
+    Attributes:
+        m, n, k: the sizes of each product.
+        batch: the number of products.
+        item: the bytes of an element of the operands.
+        kind: what computes it: "cores", "single", "double" or "sums" (`kind_of_product`).
+        bytes: the bytes of all tensors that are read and written; 0: memory traffic is not counted.
+        run: the part of K that a block may span (a convolution's channels); 0: all of K.
+        gather: loads of the operands are not vectorized.
+        heavy: the epilogue, or the operands' addresses, need much code.
+        live: 32-bit words of the epilogue in registers for each element of a tile.
+        stored: the bytes of an element of the result.
+        descriptors: "PERSISTENT", "DESCRIPTORS" or "" (`Product.way`).
+        ragged: only loads by descriptors are vectorized.
+        rows: the rows of a tile are a multiple of it, since the epilogue sums so many rows.
     """
 
     m: int
@@ -94,12 +107,12 @@ class Problem:
 
     @property
     def span(self) -> int:
-        """How much of K a block may span."""
+        """The part of K that a block may span."""
         return self.run or self.k
 
 
 def candidates(p: Problem, target: Target) -> list[Tile]:
-    """Tiles that the device can hold, none much larger than the product."""
+    """The tiles that fit the device's registers and shared memory, and are not much larger than the product."""
     if p.kind == "sums":
         found = _ROW if p.m == 1 else _COLUMN if p.n == 1 else _SUMS
         return list(found)
@@ -112,7 +125,9 @@ def candidates(p: Problem, target: Target) -> list[Tile]:
         if p.gather:
             k = min(k, 32)
             t = replace(t, warps=8 if t.m * t.n >= 4096 else t.warps, stages=2)
-        heavy = p.heavy or not target.has(MMA_SHARED)  # there the operands are in registers, too
+        heavy = p.heavy or not target.has(
+            MMA_SHARED
+        )  # without MMA_SHARED, operands are in registers, too
         if t.m * t.n > (_GATHERED if p.gather else _HEAVY if heavy else t.m * t.n):
             continue
         t = replace(t, k=k)
@@ -130,23 +145,23 @@ def candidates(p: Problem, target: Target) -> list[Tile]:
 
 
 def _every(p: Problem, target: Target) -> list[Tile]:
-    """Candidates, with their loads by pointers and by descriptors."""
+    """The candidates with loads by pointers, then those with loads by descriptors."""
     plain = candidates(p, target)
     return [*plain, *(t for t in (_by_descriptors(p, t, target) for t in plain) if t is not None)]
 
 
-#: elements of the largest tile whose operands are loaded one by one, and of one with much text for each
+#: the most elements of a tile with unvectorized loads, and of one with much code for each element
 _GATHERED, _HEAVY = 128 * 64, 128 * 128
-#: registers that a thread needs whatever the tile
+#: the registers of a thread that do not depend on the tile
 _OTHERS = 40
-#: further ones: for operands, where they aren't read from shared memory; for a walk over tiles
+#: additional registers: for operands that are not read from shared memory; for the loop of a persistent program
 _FRAGMENTS, _WALK = 16, 24
-#: pieces of a tile, and columns of the least
+#: the numbers of pieces of a tile, and the fewest columns of a piece
 _PARTS, _NARROW = (1, 2, 4, 8), 16
 
 
 def registers(p: Problem, t: Tile, target: Target) -> float:
-    """Those of a thread: its part of the sum, and what follows on one piece of it."""
+    """The registers of a thread: its accumulators, and the epilogue on one piece of the tile."""
     each = t.m * t.n / (WARP * t.warps) * (2 if p.kind == "double" else 1)
     others = (
         _OTHERS
@@ -157,7 +172,7 @@ def registers(p: Problem, t: Tile, target: Target) -> float:
 
 
 def _parts(p: Problem, t: Tile, target: Target) -> int:
-    """The fewest pieces with which what follows fits into registers."""
+    """The fewest pieces of a tile with which the epilogue fits into registers."""
     options = _pieces(t)
     tried = (
         n
@@ -172,7 +187,7 @@ def _pieces(t: Tile) -> list[int]:
 
 
 def _by_descriptors(p: Problem, t: Tile, target: Target) -> Tile | None:
-    """The tile with its loads by descriptors, if the problem has such and it is worth it."""
+    """The tile with loads by descriptors; None if the problem or the tile does not allow them."""
     if not p.descriptors or t.m < 64 or t.n < 32:
         return None
     if p.descriptors == "DESCRIPTORS":
@@ -181,7 +196,7 @@ def _by_descriptors(p: Problem, t: Tile, target: Target) -> Tile | None:
     least = _parts(p, t, target)
     for stages in range(t.stages, 1, -1):
         for parts in (n for n in _pieces(t) if n >= least):
-            # the next tile's loads are under way while a piece goes through shared memory to be stored
+            # a persistent program loads the next tile while a piece of this one is stored through shared memory
             shared = _shared(t, p.item, d) * stages // t.stages + t.m * t.n * p.stored // parts
             if shared + _DESCRIPTOR_BYTES <= d.shared_memory:
                 at_once = min(
@@ -193,12 +208,12 @@ def _by_descriptors(p: Problem, t: Tile, target: Target) -> Tile | None:
     return None
 
 
-#: shared memory that descriptors and barriers take
+#: bytes of shared memory for descriptors and barriers
 _DESCRIPTOR_BYTES = 1024
 
 
 def _shared(t: Tile, item: int, d: Device) -> int:
-    """Bytes of shared memory."""
+    """The bytes of shared memory for operands. item: bytes of an element."""
     return max(1, t.stages - d.register_stages) * (t.m + t.n) * t.k * item
 
 
@@ -215,7 +230,7 @@ def _rates(d: Device, item: int) -> dict[str, float]:
 
 
 def seconds(p: Problem, t: Tile, splits: int, target: Target) -> float:
-    """How long a product takes in such tiles, each split so often."""
+    """The predicted time of a product in seconds. t: its tile. splits: parts of K (split-K)."""
     d = target.device
     tiles = cdiv(p.m, t.m) * cdiv(p.n, t.n) * p.batch * splits
     each = cdiv(tiles, d.multiprocessors)
@@ -231,10 +246,10 @@ def seconds(p: Problem, t: Tile, splits: int, target: Target) -> float:
 
 
 def _seconds_of_tile(p: Problem, t: Tile, splits: int, target: Target) -> float:
-    """How long a multiprocessor takes for a part of K of one tile."""
+    """The time in seconds of one multiprocessor for one tile, or for a part of K of it."""
     steps = p.k // p.span * cdiv(p.span, t.k)
     k = cdiv(steps, splits) * t.k
-    # a smaller tile has less to do while it waits
+    # a smaller tile hides less latency
     effect = min(1.0, 0.5 + t.m * t.n / 32768)
     arithmetic = 2 * t.m * t.n * k / (_rates(target.device, p.item)[p.kind] * effect)
     loads = (t.m + t.n) * k * p.item / target.device.l2_bandwidth
@@ -244,7 +259,7 @@ def _seconds_of_tile(p: Problem, t: Tile, splits: int, target: Target) -> float:
 
 
 def _begins(p: Problem, t: Tile, each: int, d: Device) -> float:
-    """What a multiprocessor waits for the first loads of programs of a tile, `each` of them, one after the other."""
+    """The time in seconds that a multiprocessor waits for the first loads of its programs, `each` of them in turn."""
     fits = (
         d.shared_memory // max(_shared(t, p.item, d), 1),
         d.warps * d.warp // (WARP * t.warps),
@@ -254,8 +269,10 @@ def _begins(p: Problem, t: Tile, each: int, d: Device) -> float:
 
 
 def together(products: Sequence[Problem], target: Target) -> tuple[float, Tile] | None:
-    """How long products take in one launch, each program with a whole tile of one of them, and in which tiles; None if
-    no tile suits all of them."""
+    """The best tile for products in one launch, and the predicted time in seconds; None if no tile suits all of them.
+
+    Each program computes one whole tile of one product.
+    """
     suits = [_every(p, target) for p in products]
     common = [t for t in suits[0] if all(t in some for some in suits)]
     found = [(_seconds_together(products, t, target), n, t) for n, t in enumerate(common)]
@@ -269,24 +286,24 @@ def _seconds_together(products: Sequence[Problem], t: Tile, target: Target) -> f
     d = target.device
     own = [_seconds_of_tile(p, t, 1, target) for p in products]
     work = sum(s * cdiv(p.m, t.m) * cdiv(p.n, t.n) * p.batch for s, p in zip(own, products))
-    # tiles that take less fill the last round
+    # shorter tiles fill the last wave
     each = ceil(work / (max(own) * d.multiprocessors) - 1e-6)
     took = each * max(own) + _begins(products[0], t, each, d)
     return max(took, sum(p.bytes for p in products) / d.bandwidth)
 
 
-#: how much longer loads of single elements take
+#: the factor by which unvectorized loads are slower
 _RAGGED = 4
 
 
 def fastest(p: Problem, target: Target) -> float:
-    """Seconds with the model's choices."""
+    """The predicted time of a product in seconds, with the tile and split-K that the model chooses."""
     splits = best_splits(p, target)
     return seconds(p, fastest_tile(p, splits, target), splits, target)
 
 
 def best_splits(p: Problem, target: Target) -> int:
-    """How often to split K so that the device is busy."""
+    """The number of parts of K (split-K) with the least predicted time; 1: K isn't split."""
     most = max(1, p.k // _LEAST_SPLIT)
     tiles = _every(p, target)
     options = [s for s in _SPLITS if s <= most]
@@ -294,9 +311,10 @@ def best_splits(p: Problem, target: Target) -> int:
 
 
 def fastest_tile(p: Problem, splits: int, target: Target, used: Collection[Tile] = ()) -> Tile:
-    """The model's choice.
+    """The tile with the least predicted time.
 
-    used: tiles that this kernel is compiled for anyway; one of them is chosen if it takes hardly longer.
+    used: the tiles for which the same kernel is already compiled; one of them is chosen if it takes at most `_HARDLY`
+    times as long.
     """
     found = [(seconds(p, t, splits, target), n, t) for n, t in enumerate(_every(p, target))]
     best = min(found)
@@ -304,15 +322,18 @@ def fastest_tile(p: Problem, splits: int, target: Target, used: Collection[Tile]
     return min(again)[2] if again else best[2]
 
 
-#: how much longer a tile may take to be used again
+#: a tile that is already compiled may be slower by this factor
 _HARDLY = 1.25
-#: tiles to try beside the choice
+#: the number of alternatives for autotuning
 _TRIED = 7
 
 
 def neighbours(choice: Tile, p: Problem, target: Target) -> list[Tile]:
-    """Tiles worth a try beside a choice: the choice with its loads made in the other way, then the tiles most like it,
-    in either way. They depend on the choice alone, so that products of other sizes share the kernel."""
+    """The tiles that autotuning tries besides a choice, the most similar ones first.
+
+    They depend only on the choice, not on m and n, so that products of other sizes share the kernels. A tile that
+    differs only in how operands are loaded (pointers or descriptors) counts as similar.
+    """
     large = replace(p, m=1 << 20, n=1 << 20)
     every = _every(large if p.kind != "sums" else p, target)
 
@@ -323,10 +344,10 @@ def neighbours(choice: Tile, p: Problem, target: Target) -> list[Tile]:
     return sorted((t for t in every if t != choice), key=unlike)[:_TRIED]
 
 
-#: how unlike a tile is whose loads are made in the other way
+#: the distance between tiles that differ in how operands are loaded
 _OTHER_WAY = 0.6
 
 
 def divisor_of_k(p: Problem, tile: Tile) -> int:
-    """The tile's block of K if K divides into such; else 1."""
+    """The tile's block of K if it divides K (or the part of K that a block may span); otherwise 1."""
     return tile.k if p.span % tile.k == 0 else 1

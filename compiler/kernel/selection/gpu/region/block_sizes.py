@@ -1,9 +1,8 @@
-"""Block sizes and warps of generated kernels, by a model of the device.
+"""Block sizes and warps of region kernels, by a model of the device.
 
-A kernel that moves data is as fast as enough bytes are on their way: programs for all multiprocessors, a few wide
-accesses in each thread, registers for as many threads as fit. That leaves little to choose, and few choices are
-wanted: each one is a kernel to compile. The first config is the model's choice; the others are its
-neighbours, for whoever can measure.
+A memory-bound kernel needs enough bytes in flight: programs for all multiprocessors, a few wide accesses in each
+thread, and few registers for each. Each configuration is a kernel to compile, so there are few. The first one is the
+model's choice; the others are similar, for autotuning.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from .tiling import Tiling, run_of
 #: programs for each multiprocessor that keep a device busy
 _EACH = 2
 
-#: elements of a tile: of a kernel with enough of them, and of a small one
+#: elements of a tile, and for kernels too small to keep the device busy with such tiles
 _LARGE, _SMALL = 1024, 256
 
-#: words of each position that live at once (loaded, stored, accumulated), above which a tile is halved
+#: 32-bit words for each position that are live at once (loaded, stored, accumulated), above which a tile is halved
 _ALIVE = 8
 
-#: rows that a few programs reduce as they are
+#: up to so many rows, few programs reduce them without splitting the reduction
 _SHORT = 1024
 
-#: most elements of a tile that is a whole row
+#: elements of a tile up to which a thread has eight of them; in larger tiles it has sixteen
 _ROW = 2048
 
 
 def busy(device: Device) -> int:
-    """Programs that keep a device busy."""
+    """The number of programs that keep a device busy."""
     return _EACH * device.multiprocessors
 
 
 def configs_of(
     k: Kernel, t: Tiling, device: Device, chosen: TritonConfig | None = None
 ) -> tuple[TritonConfig, ...]:
-    """Ways to run a kernel: the one that was chosen, or else the model's choice, and its neighbours."""
+    """The configurations of a kernel: `chosen` if given, then the model's choice and similar ones."""
     found = _ways(k, t, device)
     return found if chosen is None else (chosen, *(c for c in found if c != chosen))
 
@@ -59,7 +58,9 @@ def _ways(k: Kernel, t: Tiling, device: Device) -> tuple[TritonConfig, ...]:
     if t.loop_cols and not t.loop_rows:
         ways = [(1, 2048, 8), (1, 4096, 16), (1, 4096, 8)]
         row = k.sizes[t.cols] * max(_full(k, t, k.loads), default=4)
-        if row > device.row:  # few rows at a time, which stay cached for the next pass
+        if (
+            row > device.row
+        ):  # fewer programs at a time, so that their rows stay in cache for the next pass
             ways[:2] = ways[1::-1]
         return _configs(t, ways)
     enough = busy(device)
@@ -71,11 +72,11 @@ def _ways(k: Kernel, t: Tiling, device: Device) -> tuple[TritonConfig, ...]:
     if _transposed(k, t):
         ways = [(32, 32, 4), (64, 32, 8), (64, 64, 8)]
         high = power_of_two(k.sizes[t.rows[0]])
-        if high < 32:  # nine taps of a filter
+        if high < 32:  # such as the nine taps of a 3×3 filter
             ways = [(high, 64, max(1, high // 4)), (high, 128, max(1, high // 2))]
         return _configs(t, ways[::-1] if _narrow(k, t) else ways)
-    # a vector along one side of the tile is loaded by each thread where it needs it, if there are more threads
-    # than elements; else it goes through shared memory
+    # a broadcast operand along one side of the tile is loaded directly by each thread if there are at least as many
+    # threads as elements; otherwise its layout conversion goes through shared memory
     cols = min(_width(k, t, device), max(16, 16 * warps))
     rows = elements // cols
     if t.loop_rows and t.cols not in k.reduced:
@@ -86,11 +87,13 @@ def _ways(k: Kernel, t: Tiling, device: Device) -> tuple[TritonConfig, ...]:
 def _columns(
     k: Kernel, t: Tiling, rows: int, cols: int, warps: int, enough: int
 ) -> tuple[TritonConfig, ...]:
-    """Reductions over the rows of a tile: each thread has several of them on their way."""
+    """Configurations of reductions over the rows of a tile, in which each thread has several loads in flight."""
     length = prod(k.sizes[d] for d in t.rows)
     programs = cdiv(k.sizes[t.cols], cols) * prod(k.sizes[d] for d in t.outer)
     tall, twice = (4 * rows, cols, 2 * warps), (2 * rows, cols, warps)
-    if programs < enough and length <= _SHORT:  # what other programs left: few steps count
+    if (
+        programs < enough and length <= _SHORT
+    ):  # partial results of other programs: a loop of few steps is best
         return _configs(t, [tall, twice])
     reads = sum(a.strides[t.cols] != 0 and covers(k, a.strides) for a in k.loads)
     light = reads <= 2 and sum(n.op == "reduce" for n in k.nodes) <= 2
@@ -109,7 +112,7 @@ def _configs(t: Tiling, choices: list[tuple[int, int, int]]) -> tuple[TritonConf
 
 
 def _whole_rows(k: Kernel, t: Tiling, enough: int) -> tuple[TritonConfig, ...]:
-    """Rows that fit a tile: several short ones in one, or one with warps enough for it."""
+    """Configurations for rows that fit a tile: several short rows, or one long row with more warps."""
     cols = power_of_two(k.sizes[t.cols])
     count = prod(k.sizes[d] for d in t.rows)
     rows = max(1, _LARGE // cols)
@@ -125,7 +128,7 @@ def _whole_rows(k: Kernel, t: Tiling, enough: int) -> tuple[TritonConfig, ...]:
 
 
 def _runs(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:
-    """Whole rows, some of a run at once; there are few programs, each with enough bytes on their way."""
+    """Configurations of kernels with partial sums over runs of rows: a tile has several whole rows of a run."""
     cols = power_of_two(k.sizes[t.cols])
     run = run_of(k)
     fits = [h for h in (1, 2, 4, 8) if run % h == 0 and (h == 1 or h * cols <= 2 * _LARGE)]
@@ -140,7 +143,7 @@ def _warps(elements: int) -> int:
 
 
 def _full(k: Kernel, t: Tiling, accesses: Sequence[Access]) -> list[int]:
-    """Bytes of an element of those accesses that cover the index space."""
+    """The element sizes in bytes of the accesses that cover the index space."""
     return [
         TensorType((), a.dtype).itemsize
         for a in accesses
@@ -149,13 +152,16 @@ def _full(k: Kernel, t: Tiling, accesses: Sequence[Access]) -> list[int]:
 
 
 def _narrow(k: Kernel, t: Tiling) -> bool:
-    """Whether all that moves is of numbers of two bytes or fewer."""
+    """Whether all accesses that cover the index space have elements of at most two bytes."""
     return max(_full(k, t, (*k.loads, *k.stores)), default=4) <= 2
 
 
 def _each(k: Kernel, t: Tiling, enough: int) -> int:
-    """Elements of a thread: eight. A vector of the widest store, if something else is narrower: all have one layout
-    then, and nothing goes through shared memory to change it. Two vectors if a narrow load comes alone."""
+    """The elements of a thread.
+
+    If a store is wider than another access, one 16-byte vector of that store: all accesses then have one layout, and no
+    conversion goes through shared memory. Otherwise 16 for a single load of narrow elements, 8, or 4 in small kernels.
+    """
     loads, stores = _full(k, t, k.loads), _full(k, t, k.stores)
     widest = max(stores, default=0)
     if min(loads + stores, default=4) < widest:
@@ -165,7 +171,7 @@ def _each(k: Kernel, t: Tiling, enough: int) -> int:
 
 
 def _tile(k: Kernel, t: Tiling, enough: int) -> int:
-    """Elements of a tile."""
+    """The elements of a tile."""
     full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] and covers(k, a.strides)]
     narrow = _narrow(k, t)
     tile = 2 * _LARGE if narrow else _LARGE
@@ -173,17 +179,17 @@ def _tile(k: Kernel, t: Tiling, enough: int) -> int:
     words = sum(cdiv(TensorType((), d).itemsize, 4) for d in [*reduces, *(a.dtype for a in full)])
     tile //= 1 if words <= _ALIVE else 2 if words <= 2 * _ALIVE else 4
     if any(n.op == "reduce" for n in k.nodes):
-        return tile  # pieces are as many as are needed
+        return tile  # splitting the reduction makes enough programs
     return tile if cdiv(k.numel, tile) >= enough else _SMALL * (2 if narrow else 1)
 
 
 def covers(k: Kernel, strides: tuple[int, ...]) -> bool:
-    """Whether what is walked so has another element for (nearly) each of the index space."""
+    """Whether an access with these strides has a different element for more than half of the index space."""
     return 2 * prod(n for n, s in zip(k.sizes, strides) if s) > k.numel
 
 
 def _width(k: Kernel, t: Tiling, device: Device) -> int:
-    """Columns of a tile that has rows: whole cache lines, and not many more than there are."""
+    """The columns of a tile with rows: a cache line, between 16 and 128, and 16 for at most 16 columns."""
     n = k.sizes[t.cols]
     full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] == 1 and covers(k, a.strides)]
     item = max((TensorType((), a.dtype).itemsize for a in full), default=4)
@@ -192,7 +198,7 @@ def _width(k: Kernel, t: Tiling, device: Device) -> int:
 
 
 def _transposed(k: Kernel, t: Tiling) -> bool:
-    """Whether some access is contiguous along the rows of a tile rather than along its columns."""
+    """Whether some access is contiguous along the rows of a tile instead of its columns."""
     if len(t.rows) != 1 or t.loop_rows or t.cols in k.reduced:
         return False
     (r,) = t.rows

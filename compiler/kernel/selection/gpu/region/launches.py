@@ -1,4 +1,4 @@
-"""The launches of a fused region: one, or a few where programs share a reduction.
+"""The launches of a fused region: one, or several where programs share a reduction.
 
 sum over 1,000,000 rows of 64    →    {kind = "region", block = [128, 32], warps = 4, pieces = 432, scratch = 110592}
 """
@@ -21,17 +21,23 @@ from .tiling import Tiling, partial_stores, run_of, tiling_of
 
 _START = Place("arena", 0, 0)
 
-#: gives how the next launch runs
+#: returns the parameters of the next launch
 Next = Callable[[], Way]
 
 
 @record
 class Launch:
-    """A kernel, how its programs share it, and ways to run it; places by operand and result number.
+    """A launch of a region's kernel.
 
-    stages: tiles of its inner loop that are on their way at once; 0 without a loop. pieces: the stores of partial
-    results. chunk: how much of the looped axis a program takes; 0 for all of it. shared: by how many programs each
-    reduction was to be shared.
+    Attributes:
+        k: the kernel.
+        tiling: how programs divide its index space.
+        configs: its configurations, the chosen one first.
+        stages: pipeline stages of its loop; 0 without a loop.
+        loads, stores: addresses by number of operand and result.
+        pieces: the numbers of the stores of partial results.
+        chunk: the part of the looped axis that a program processes, in elements; 0: all of it.
+        shared: the number of programs that share each reduction, as it was requested.
     """
 
     k: Kernel
@@ -53,9 +59,17 @@ def launches(
     space: Scratch,
     chosen: Next | None = None,
 ) -> Iterator[Launch]:
-    """The launches of a kernel, in order; places of partial results are taken from `space`.
+    """The launches of a kernel, in order.
 
-    chosen: how each runs, and by how many programs its reductions are shared; the model's choice if None.
+    Args:
+        k: the kernel.
+        loads, stores: addresses by number of operand and result.
+        device: the device.
+        space: scratch, from which the addresses of partial results are taken.
+        chosen: the parameters of the launches; None: the model's choice.
+
+    Raises:
+        CannotLower: the kernel cannot run with the chosen parameters.
     """
     reducing = any(n.op == "reduce" for n in k.nodes)
     if k.numel == 0 and not reducing:
@@ -93,10 +107,10 @@ def _launch(
 
 
 def config_of(way: Way, k: Kernel, t: Tiling) -> TritonConfig:
-    """A way's block and warps as a configuration of a kernel.
+    """The block and warps of `way` as a Triton configuration.
 
     Raises:
-        CannotLower: the kernel cannot run so.
+        CannotLower: the kernel cannot run with these parameters.
     """
     names = () if t.cols < 0 else ("ROWS", "COLS") if t.rows else ("COLS",)
     way.check(bool(way.warps), "needs warps")
@@ -112,7 +126,7 @@ def config_of(way: Way, k: Kernel, t: Tiling) -> TritonConfig:
 
 
 def choose_region(k: Kernel, loads: int, stores: int, device: Device) -> Choice:
-    """How a region runs. loads, stores: how many operands and results the op has."""
+    """The choice for a region. loads, stores: the number of the op's operands and results."""
     space = Scratch(_START)
     ways = ways_of_kernel(k, loads, stores, device, space)
     if not ways:
@@ -123,6 +137,6 @@ def choose_region(k: Kernel, loads: int, stores: int, device: Device) -> Choice:
 def ways_of_kernel(
     k: Kernel, loads: int, stores: int, device: Device, space: Scratch | None = None
 ) -> list[Way]:
-    """The model's choice for each launch of a kernel."""
+    """The parameters that the model chooses for each launch of a kernel. space: scratch for partial results."""
     made = launches(k, (_START,) * loads, (_START,) * stores, device, space or Scratch(_START))
     return [replace(way_of(m.configs[0], m.shared), stages=m.stages) for m in made]

@@ -1,9 +1,9 @@
-"""Pointwise kernels that share a launch: which may, how many, in which block.
+"""Horizontal fusion: pointwise kernels that share a launch.
 
-A merged kernel finds its tensor by its program's number, and takes the addresses and sizes of all its tensors as
-parameters. So what shares a launch has one text, and parameters that fit into a launch:
+Each program of a merged kernel finds its member by its program id. The addresses and sizes of all members are kernel
+arguments. Members must have the same source, and all arguments must fit into a launch:
 
-    exp of 4,096, of 4,097 … elements    →    one text; addresses and sizes differ, so each adds three parameters
+    exp of 4,096, of 4,097 … elements    →    one source; addresses and sizes differ: three arguments for each member
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ...choice import WARP, Choice
 from .block_sizes import busy
 from .tiling import Tiling, tiling_of
 
-#: elements of a program, at least and at most; its warps
+#: the fewest and the most elements of a program; its warps
 _BLOCK, _MOST_BLOCK, _WARPS = 1024, 4096, 4
-#: an op of more elements gains nothing by sharing a launch, and has a kernel made for its size
+#: the most elements of a member: larger ops do not gain from sharing a launch
 _MOST = 1 << 26
 
 
 class Parameter(NamedTuple):
-    """What a launch passes: its type, and its value."""
+    """A kernel argument: its type, and its value."""
 
     kind: str
     value: int | float | Place
@@ -39,7 +39,13 @@ class Parameter(NamedTuple):
 
 @record
 class Member:
-    """A kernel of a launch: its text, as what the text follows from, and what a launch of it alone would pass."""
+    """A kernel of a launch.
+
+    Attributes:
+        k: the kernel.
+        text: a key of its source; members of a launch have equal ones.
+        parameters: the arguments that a launch of this kernel alone would have.
+    """
 
     k: Kernel
     text: Hashable
@@ -47,7 +53,7 @@ class Member:
 
 
 def is_flat(k: Kernel) -> bool:
-    """Whether a kernel can be one of several: elementwise, over one dimension or one position."""
+    """Whether a kernel can be a member: elementwise, over one dimension or one position, without complex numbers."""
     if len(k.sizes) > 1 or any(n.op == "reduce" for n in k.nodes):
         return False
     if any(access.dtype in NO_KERNELS for access in (*k.loads, *k.stores)):
@@ -56,7 +62,10 @@ def is_flat(k: Kernel) -> bool:
 
 
 def member_of(k: Kernel, loads: Sequence[Place], stores: Sequence[Place]) -> Member | None:
-    """A kernel as one of a launch; None if it had better run alone. Places are by operand and result number."""
+    """A kernel as a member of a launch; None if it must run alone, or is too large to gain.
+
+    loads, stores: addresses by number of operand and result.
+    """
     if not is_flat(k) or k.numel > _MOST:
         return None
     found = _Follows()
@@ -73,21 +82,24 @@ def member_of(k: Kernel, loads: Sequence[Place], stores: Sequence[Place]) -> Mem
 
 
 class _Follows:
-    """What a kernel's text follows from, and the parameters that it has; equal ones are one, numbered as they come."""
+    """Collects the kernel arguments of a member. Equal arguments are one; they are numbered in order of use."""
 
     def __init__(self) -> None:
         self.parameters: list[Parameter] = []
         self.numbers: dict[Hashable, int] = {}
 
     def once(self, key: Hashable, kind: str, value: int | float | Place) -> int:
-        """The number of the parameter for `key`."""
+        """The number of the argument for `key`, which is added if it is new."""
         if key not in self.numbers:
             self.numbers[key] = len(self.numbers)
             self.parameters.append(Parameter(kind, value))
         return self.numbers[key]
 
     def stride(self, strides: tuple[int, ...]) -> Hashable:
-        """A walk: 0 and 1 stand in the text, and the factor of a multiple of 8 or 4 that is none of 16."""
+        """The key of a stride. 0 and 1 are literals, and so is a factor 8 or 4 of strides that 16 does not divide.
+
+        Triton specializes integer arguments that are multiples of 16; the literal factor tells it of the others.
+        """
         if not strides or strides[0] in (0, 1):
             return strides
         unit = next((u for u in (8, 4) if strides[0] % u == 0), 1) if strides[0] % 16 else 1
@@ -103,7 +115,7 @@ class _Follows:
         )
 
     def attributes(self, op: str, dtype: str, attrs: dict[str, object]) -> Hashable:
-        """A node's attributes, of which a constant's number and a stream's may be parameters."""
+        """The key of a node's attributes; numbers of constants and of random streams may be arguments."""
         value = attrs.get("value")
         if op == "const" and is_parameter(value, dtype):
             return self.once(
@@ -116,11 +128,14 @@ class _Follows:
 
 
 def parts(group: Sequence[Member], device: Device) -> Iterator[slice]:
-    """The launches that members of one text take: runs whose parameters fit, of one length but for the last."""
+    """Slices of members with the same source, each of which is one launch whose arguments fit.
+
+    All have the same length except the last.
+    """
     first = group[0].parameters
     columns = [
         (p.kind, *(m.parameters[n].value for m in group)) for n, p in enumerate(first)
-    ]  # those that are equal in all members are passed once
+    ]  # arguments that are equal in all members are passed once
     varying = sum(len(set(column[1:])) > 1 for column in set(columns))
     most = max(1, (device.parameters - 8 * (len(first) + 2)) // (4 + 8 * varying))
     length = cdiv(len(group), cdiv(len(group), most))
@@ -129,7 +144,7 @@ def parts(group: Sequence[Member], device: Device) -> Iterator[slice]:
 
 
 def choose_merged(group: Sequence[Member], device: Device) -> Choice:
-    """How a launch runs: in blocks with loads enough for each thread, if there are elements enough."""
+    """The choice for a merged launch: the block grows while loads in flight allow it and enough programs remain."""
     k = group[0].k
     if not k.sizes:
         return Choice("merged", warps=1)

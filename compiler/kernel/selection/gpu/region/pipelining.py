@@ -1,9 +1,9 @@
-"""How many tiles of a loop are on their way at once.
+"""The pipeline stages of a kernel's loop: how many tiles are in flight.
 
-    for rows_start in tl.range(low, high, ROWS, num_stages=3):    two tiles are loaded while a third is added up
+    for rows_start in tl.range(low, high, ROWS, num_stages=3):    two tiles are loaded while a third is accumulated
 
-Left alone, the compiler of machine code waits for each tile before it asks for the next one, to save registers. Tiles
-on their way lie in shared memory.
+Without stages, the assembler (ptxas) waits for each tile before it loads the next one, to save registers. Tiles in
+flight are in shared memory.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ....sizes import cdiv
 from ...choice import WARP
 from .tiling import Tiling
 
-#: most stages
+#: the most stages
 _MOST = 4
-#: a loop of fewer steps has nothing to overlap
+#: loops of fewer steps are not pipelined
 _STEPS = 2
 
 
 def modelled_stages(
     k: Kernel, t: Tiling, configs: Sequence[TritonConfig], chunk: int, device: Device
 ) -> int:
-    """The stages of a kernel's inner loop; 1 if its tiles come one by one, 0 without a loop.
+    """The pipeline stages of a kernel's inner loop; 1: not pipelined, 0: no loop.
 
-    configs: ways to run it. chunk: how much of the looped axis a program takes; 0 for all of it.
+    configs: its configurations. chunk: the part of the looped axis that a program processes; 0: all of it.
     """
     if not t.axis:
         return 0
@@ -46,7 +46,7 @@ def modelled_stages(
 
 
 def _tile(k: Kernel, t: Tiling, config: TritonConfig, looped: set[int], device: Device) -> int:
-    """Bytes that one step of the loop loads; 0 if not by whole vectors, whose addresses would take registers."""
+    """The bytes that a step of the loop loads; 0 if some load isn't vectorized, as its addresses need registers."""
     axes = (("ROWS", set(t.rows)), ("COLS", {t.cols}))
     total = 0
     for a in k.loads:

@@ -1,8 +1,8 @@
-"""Long reductions shared by programs: partial results in scratch, and a second launch that combines them.
+"""Long reductions that several programs share: partial results in scratch, and a second launch that combines them.
 
     sum over 1,000,000 rows of 64    →    432 pieces × 64 partial sums    →    64 sums
 
-With several levels of reductions (a variance after a mean) this is done level by level.
+With several levels of reductions (a variance after a mean), each level has its own launches.
 """
 
 from __future__ import annotations
@@ -22,24 +22,28 @@ from ....sizes import cdiv
 from .block_sizes import configs_of
 from .tiling import Tiling
 
-#: programs for each multiprocessor that a launch should have
+#: the programs for each multiprocessor that a launch should have
 _WANTED = 8
-#: kept tiles for each multiprocessor with which a device is busy enough
+#: with so many kept tiles for each multiprocessor, the reduction isn't split
 _ENOUGH = 0.75
-#: tiles that one program may well take one after the other
+#: a loop of up to so many tiles isn't split
 _STEPS = 8
-#: elements that each piece should have at least
+#: the fewest elements of a piece
 _PIECE = 4096
-#: elements below which sharing isn't worth a second launch
+#: with fewer elements, a second launch does not pay
 _LEAST = 16384
 
 
 @record
 class Stage:
-    """A kernel to launch.
+    """A kernel of a split reduction.
 
-    shared: not None if its programs share reductions, whose results are the stores `pieces`; each takes `chunk`
-    of the looped axis.
+    Attributes:
+        k: the kernel.
+        loads, stores: addresses by number of operand and result.
+        shared: the tiling, if its programs share reductions; None for the other kernels.
+        pieces: the numbers of the stores of partial results.
+        chunk: the part of the looped axis that each program reduces, in elements.
     """
 
     k: Kernel
@@ -51,14 +55,12 @@ class Stage:
 
 
 def pieces_of(k: Kernel, t: Tiling, device: Device) -> int:
-    """How many programs should share each reduction; 1 if there are programs enough."""
+    """The number of programs that should share each reduction; 1: it isn't split."""
     if not t.axis or k.numel < _LEAST:
         return 1
     tiles = prod(k.sizes[d] for d in t.outer)
     width = configs_of(k, t, device)[0].constants
-    across = (
-        width["COLS"] if t.loop_rows else 1
-    )  # elements of a step, besides those along the looped axis
+    across = width["COLS"] if t.loop_rows else 1  # elements of a step across the looped axis
     if t.cols not in k.reduced:
         tiles *= cdiv(k.sizes[t.cols], width["COLS"])
     elif t.rows and t.rows[0] not in k.reduced:
@@ -77,29 +79,29 @@ def _looped(t: Tiling) -> tuple[int, ...]:
 
 
 def _chunk(k: Kernel, t: Tiling, pieces: int, device: Device, chosen: TritonConfig | None) -> int:
-    """The length of a piece: whole tiles, whatever the config."""
+    """The length of a piece along the looped axis: a multiple of the tile of every configuration."""
     length = prod(k.sizes[d] for d in _looped(t))
     block = _block(k, t, device, chosen)
     return cdiv(cdiv(length, pieces), block) * block
 
 
 def _block(k: Kernel, t: Tiling, device: Device, chosen: TritonConfig | None = None) -> int:
-    """The longest tile along the looped axis, of all configs."""
+    """The longest tile along the looped axis, over all configurations."""
     return max(c.constants[t.axis.upper()] for c in configs_of(k, t, device, chosen))
 
 
 class Scratch:
-    """Regions of an op's scratch, one after the other. start: where it begins. used: bytes so far."""
+    """An allocator of an op's scratch. start: the address of the scratch. used: bytes that are allocated."""
 
     def __init__(self, start: Place) -> None:
         self.start, self.used = start, 0
 
     def take(self, dtype: str, count: int) -> Place:
-        """Room for so many elements."""
+        """The address of `count` elements."""
         return self.take_bytes(count * TensorType((), dtype).itemsize)
 
     def take_bytes(self, size: int) -> Place:
-        """Room for so many bytes, at a multiple of 64."""
+        """The address of `size` bytes, aligned to 64 bytes."""
         begin = self.start.offset + self.used
         self.used += -(-size // 64) * 64
         return Place(self.start.space, self.start.index, begin)
@@ -115,13 +117,21 @@ def split(
     device: Device,
     chosen: TritonConfig | None = None,
 ) -> Iterator[Stage]:
-    """The launches of a kernel whose reductions `count` programs share.
+    """The kernels of a region whose first level of reductions is shared by `count` programs.
 
-    chosen: how the first of them runs; the model's choice if None.
+    A kernel with deeper reductions is returned last, and is to be split in turn.
+
+    Args:
+        space: scratch, from which addresses of partial results are taken.
+        k: the kernel.
+        t: its tiling.
+        count: the number of programs that share each reduction.
+        loads, stores: addresses by number of operand and result.
+        device: the device.
+        chosen: the configuration of the first kernel; None: the model's choice.
 
     Raises:
-        AssertionError: a level of reductions has none, which is a defect of the kernel's
-            description.
+        AssertionError: a level has no reductions, which is a defect of the kernel's description.
     """
     kept = [d for d in range(len(k.sizes)) if d not in k.reduced]
     shape = tuple(k.sizes[d] for d in kept)
@@ -132,7 +142,7 @@ def split(
     early = [n for n in wide if k.nodes[k.stores[n].node].depth == 0]
     narrow = [n for n in range(len(k.stores)) if n not in wide]
 
-    # partial results, and what needs none
+    # first: partial results, and the stores that depend on no reduction
     partial = [Access(len(stores) + m, _cell(k.nodes[r]), dense, r) for m, r in enumerate(first)]
     part = _subset(k, [*partial, *(k.stores[n] for n in early)])
     chunk = _chunk(part, t, count, device, chosen)
@@ -142,7 +152,7 @@ def split(
         part, loads, (*stores, *places.values()), t, frozenset(range(len(first))), chunk
     )  # fmt: skip
 
-    # combined: the pieces are one more dimension, which is reduced
+    # second: combine them; the pieces are an additional dimension, which is reduced
     deepest = all(n.depth <= 1 for n in k.nodes)
     late = [n for n in wide if n not in early]
     if deepest and not late:
@@ -160,7 +170,7 @@ def split(
             raise AssertionError("a level of reductions is missing")
         yield Stage(rest, places_, stores)
         return
-    # what spans the index space first: values of the reduced shape may be written over what it reads
+    # full-size stores first: results of the reduced shape may be stored over their operands
     yield Stage(simplify(_subset(rest, [s for s in rest.stores if _spans(s, k)])), places_, stores)
     last = [s for s in rest.stores if not _spans(s, k)]
     if last:
@@ -184,7 +194,7 @@ def _spread(strides: Sequence[int], kept: Sequence[int], rank: int) -> tuple[int
 
 
 def _subset(k: Kernel, stores: Sequence[Access]) -> Kernel:
-    """What these stores need of a kernel; the index space stays."""
+    """The part of a kernel that these stores depend on, over the same index space."""
     needed: set[int] = set()
     stack = [s.node for s in stores]
     while stack:
@@ -213,14 +223,17 @@ def _subset(k: Kernel, stores: Sequence[Access]) -> Kernel:
 
 
 def _fresh(nodes: Sequence[Node]) -> list[Node]:
-    """Nodes of which nothing is known yet."""
+    """Nodes with `depth` and `dims` reset."""
     return [replace(n, depth=0, dims=frozenset()) for n in nodes]
 
 
 def _replaced(
     k: Kernel, with_load: dict[int, Access], wrap: bool
 ) -> tuple[list[Node], list[Access], dict[int, int]]:
-    """A kernel's nodes with some of them loaded from elsewhere; a reduction of such a load if `wrap`."""
+    """A kernel's nodes, with some replaced by loads of stored values (with `wrap`, by reductions of such loads).
+
+    with_load: by node, the load that replaces it. Returns the nodes, the loads, and the new numbers of nodes.
+    """
     nodes: list[Node] = []
     loads = list(k.loads)
     number: dict[int, int] = {}
@@ -234,7 +247,7 @@ def _replaced(
             elif access.dtype != n.dtype:
                 nodes.append(Node("convert", n.dtype, (len(nodes) - 1,), {"dtype": n.dtype}))
         elif any(a not in number for a in n.args):
-            continue  # what is only needed below
+            continue  # only the replaced nodes use it
         else:
             nodes.append(replace(n, args=tuple(number[a] for a in n.args)))
         number[i] = len(nodes) - 1
@@ -245,7 +258,7 @@ def _combining(
     k: Kernel, first: Sequence[int], places: dict[int, Place], count: int, width: int, kept: Sequence[int],
     narrow: Sequence[int], done: dict[int, Place], loads: tuple[Place, ...],
 ) -> Stage:  # fmt: skip
-    """The kernel that reduces the pieces: over (pieces, kept dimensions)."""
+    """The kernel that combines partial results, over the index space (pieces, kept dimensions)."""
     rank = len(k.sizes)
     shape = tuple(k.sizes[d] for d in kept)
     dense = _spread(row_major_strides(shape), kept, rank)
@@ -282,7 +295,7 @@ def _after(
     k: Kernel, first: Sequence[int], done: dict[int, Place], dense: tuple[int, ...], left: Sequence[int],
     loads: tuple[Place, ...],
 ) -> tuple[Kernel, tuple[Place, ...]]:  # fmt: skip
-    """What is left of a kernel once its first reductions are in memory."""
+    """The rest of a kernel after its first level of reductions is stored, and the addresses of its loads."""
     given = {
         r: Access(len(loads) + m, register_dtype(k.nodes[r].dtype), dense)
         for m, r in enumerate(first)

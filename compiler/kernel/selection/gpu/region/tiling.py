@@ -1,8 +1,8 @@
-"""How the programs of a kernel share its index space.
+"""How the programs of a kernel divide its index space.
 
-A program has a tile of two axes: `rows`, some dimensions walked as one, and `cols`, the dimension along which
-accesses are contiguous. Of the dimensions left it has one position. What is reduced and doesn't fit a tile
-is walked in a loop.
+A program computes a tile with two axes: `rows`, several dimensions flattened into one, and `cols`, the dimension along
+which accesses are contiguous. Along the remaining dimensions (`outer`) it has a single position. Reduced dimensions
+that don't fit a tile are iterated over in a loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gflow.compiler.kernel.description import Access, Kernel
 from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
-#: a dimension shorter than this shares its tile with others
+#: if `cols` is shorter, the other dimensions are rows of the tile
 _LONG = 512
 
 #: the longest row that a program holds as a whole
@@ -25,11 +25,16 @@ _LIMIT = 1 << 31
 
 @record
 class Tiling:
-    """rows, outer: dimensions, outermost first. cols: one dimension, or -1 (a kernel over one position).
+    """The axes of a kernel's tiles.
 
-    loop_rows, loop_cols: whether the axis is walked in a loop. split: whether several programs share what is
-    reduced, each a piece of the looped axis. wide: whether offsets need 64 bits. runs: whether each program takes a
-    run of rows, one tile after the other, though rows are not reduced.
+    Attributes:
+        rows: the dimensions of the axis "rows", outermost first.
+        cols: the dimension of the axis "cols"; -1 for a kernel over a single position.
+        outer: the dimensions along which a program has a single position, outermost first.
+        loop_rows, loop_cols: whether a program iterates over the axis.
+        split: whether several programs share the reduction, each with a piece of the looped axis.
+        wide: whether offsets need 64 bits.
+        runs: whether a program iterates over a run of rows that aren't reduced (kernels with partial sums).
     """
 
     rows: tuple[int, ...]
@@ -43,7 +48,7 @@ class Tiling:
 
     @property
     def axis(self) -> str:
-        """The looped axis, the outer one if both are."""
+        """The looped axis, "rows" or "cols", "rows" if both are; "" without a loop."""
         return "rows" if self.loop_rows or self.runs else "cols" if self.loop_cols else ""
 
 
@@ -75,17 +80,17 @@ def tiling_of(k: Kernel) -> Tiling:
 
 
 def partial_stores(k: Kernel) -> frozenset[int]:
-    """The stores of partial sums, of a kernel over runs of rows."""
+    """The numbers of the stores of partial sums (`gflow.partial_sums`)."""
     return frozenset(n for n, s in enumerate(k.stores) if k.nodes[s.node].op == "partial_sums")
 
 
 def run_of(k: Kernel) -> int:
-    """How many rows a program of such a kernel takes."""
+    """The rows that one program of a kernel with partial sums processes."""
     return next(n.attrs["run"] for n in k.nodes if n.op == "partial_sums")
 
 
 def _reach(k: Kernel) -> int:
-    """One more than the largest offset, position or index that the kernel computes."""
+    """A bound on all offsets, positions and indices that the kernel computes."""
     walks = [a.strides for a in (*k.loads, *k.stores)] + list(k.indices)
     spans = [sum((n - 1) * abs(s) for n, s in zip(k.sizes, w) if n) + 1 for w in walks]
     return max([k.numel, *spans]) + 4 * MOST_PERSISTENT
@@ -96,7 +101,7 @@ def _bytes(a: Access) -> int:
 
 
 def _contiguous(k: Kernel) -> int:
-    """The dimension with the most contiguous traffic; on a tie the innermost. -1 if there are none."""
+    """The dimension with the most contiguous traffic in bytes; on a tie the innermost. -1: there are no dimensions."""
     best, best_score = -1, float("-inf")
     for d, size in enumerate(k.sizes):
         score = 0.0
@@ -112,13 +117,13 @@ def _contiguous(k: Kernel) -> int:
 
 
 def _share(k: Kernel, a: Access) -> float:
-    """How much of the index space an access covers: broadcast operands weigh little."""
+    """The share of the index space that an access covers, from 0 to 1; small for broadcast operands."""
     covered = prod(n for n, s in zip(k.sizes, a.strides) if s)
     return covered / max(1, k.numel)
 
 
 def _second(k: Kernel, cols: int) -> int:
-    """A dimension along which accesses are contiguous that aren't along `cols`; -1 if there is none."""
+    """The dimension with the most traffic of accesses that are contiguous there but not along `cols`; -1: none."""
     best, most = -1, 0.0
     for d, size in enumerate(k.sizes):
         if d == cols or size < 4:
