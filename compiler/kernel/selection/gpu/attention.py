@@ -132,8 +132,7 @@ def sizes_of(o: Op, body: Body) -> dict[str, int]:
     """The constants that the configurations of an op's kernels depend on.
 
     They are the blocks that hold all channels of q (`BLOCK_D`) and of v (`BLOCK_DV`), the kind of bias (`BIAS`: 0 none,
-    1 numbers, 2 a bool mask), and whether there are
-    dropout (`DROPOUT`), a window or documents.
+    1 numbers, 2 a bool mask), and whether there are dropout (`DROPOUT`), a window or documents.
 
     Raises:
         CannotLower: no kernel supports the number of channels, or float64.
