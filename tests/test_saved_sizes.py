@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_refused(
         gflow.load(path)
 
 
-def test_marked_sizes_are_saved_and_other_formats_take_the_last(tmp_path: Path) -> None:
+def test_marked_sizes_are_saved_in_each_format(tmp_path: Path) -> None:
     graph = gflow.nn.Graph.trace(lambda x: (x.softmax(-1) * x.shape[0], x.sum()))
     graph(gflow.dynamic_dim(torch.ones(2, 3), 0, min=1, max=9))
     for n in (1, 6):
@@ -125,4 +125,4 @@ def test_marked_sizes_are_saved_and_other_formats_take_the_last(tmp_path: Path) 
         for a, b in zip(loaded(x), (x.softmax(-1) * n, x.sum())):
             torch.testing.assert_close(a, b)
     gflow.save(graph, tmp_path / "graph.mlir", format="stablehlo")
-    assert "tensor<6x3xf32>" in (tmp_path / "graph.mlir").read_text()
+    assert "%arg0: tensor<?x3xf32>" in (tmp_path / "graph.mlir").read_text()
