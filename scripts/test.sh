@@ -48,17 +48,29 @@ browser() {
         > /dev/null 2>&1 || echo "no chromium: the tests that need a browser are skipped"
 }
 browser &
+browser=$!
 
 check "ruff format" ruff format --check .
 check "ruff lint" ruff check .
-check "types" python scripts/typecheck.py
-
-wait # for the browser
 log="$(mktemp)"
-trap 'rm -f "$log"' EXIT
+types="$(mktemp)"
+trap 'rm -f "$log" "$types"' EXIT
+
+# beside pytest, whose workers sometimes wait for each other's processes
+python scripts/typecheck.py > "$types" 2>&1 &
+typecheck=$!
+finish_types() {
+    wait "$typecheck"
+    local status=$?
+    cat "$types"
+    return $status
+}
+
+wait "$browser" # its tests would be skipped
 # a worker for each core; a file's tests share what they set up, so they stay together
 run_pytest() { python -m pytest -n auto --dist loadfile --durations=10 "${marks[@]}" 2>&1 | tee "$log"; }
 check "pytest" run_pytest
+check "types" finish_types
 
 say "summary"
 if [ ${#failed[@]} -gt 0 ]; then

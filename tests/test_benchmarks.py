@@ -98,7 +98,7 @@ def test_quick_run(tmp_path: Path) -> None:
     """Eager and gflow through an item with gradients, with results that agree."""
     path = tmp_path / "out.json"
     options = ["--quick", "--models", "layer_norm_grad", "--peers", "eager,gflow"]
-    options += ["--threads", "1"]
+    options += ["--threads", "1", "--no-memory"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *options, "--json", str(path)],
         cwd=ROOT,
@@ -113,7 +113,6 @@ def test_quick_run(tmp_path: Path) -> None:
         assert not row["errors"]
         assert row["peers"]["gflow"]["step_ms"] > 0
         assert row["peers"]["gflow"]["first_call_cold_s"] > 0
-        assert row["peers"]["eager"]["peak_steady_mib"] >= 0
 
 
 def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,9 @@ def test_evaluation_between_steps() -> None:
         torch.set_default_dtype(default)
 
 
-@pytest.mark.parametrize("by_hand", [True, False], ids=["timm's schedule", "none"])
+@pytest.mark.parametrize(
+    "by_hand", [True, pytest.param(False, marks=pytest.mark.sweep)], ids=["timm's schedule", "none"]
+)
 def test_layer_decay(by_hand: bool) -> None:
     """timm's schedulers multiply `lr_scale` into `lr`; where none does, the graph does."""
     timm = pytest.importorskip("timm")
