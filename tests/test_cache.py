@@ -236,6 +236,31 @@ def test_machine_code_without_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_objects
+def test_kernels_that_were_compiled_apart_are_found_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A race, or another program, has compiled some of a program's kernels; the next process compiles none."""
+    found, _, _ = program()
+    one = dict([*found.kernels.items()][:1])
+    assert len(found.kernels) > 1
+    monkeypatch.setenv("GFLOW_CACHE", "1")
+    monkeypatch.setenv("GFLOW_CACHE_DIR", str(tmp_path))
+    for kernels in (one, found.kernels):
+        monkeypatch.setattr(jit, "_addresses", {})
+        monkeypatch.setattr(jit, "_stored_in", {})
+        jit.compile_kernels(one, found.declarations)
+        jit.compile_kernels(kernels, found.declarations)
+    monkeypatch.setattr(jit, "_addresses", {})
+    monkeypatch.delattr(jit, "_engine")
+    assert set(jit.compile_kernels(found.kernels, found.declarations)) == set(found.kernels)
+    part = next(p for p in entries(tmp_path) if p.stat().st_size > 2000)
+    part.unlink()
+    monkeypatch.setattr(jit, "_addresses", {})
+    with pytest.raises(NameError, match="_engine"):
+        jit.compile_kernels(found.kernels, found.declarations)
+
+
+@needs_objects
 def test_damaged_objects_are_refused() -> None:
     found, _, _ = program()
     engine = jit._engine(found.kernels, found.declarations, processor.limit(), dump=True)

@@ -37,6 +37,10 @@ _engines: list[ExecutionEngine] = []
 #: features that every level has, beside those of its own
 _BASE_FEATURES = '#llvm.target_features<["+sse4.2", "+popcnt"]>'
 _loaded: list[LoadedObject] = []
+#: (instruction sets, kernel) → the disk cache's name for the object file that has it
+_stored_in: dict[tuple[str, str], str] = {}
+#: an entry that begins with it is a list of the names of other entries, which together have all kernels of a program
+_LIST = b"gflow objects\n"
 _lock = threading.Lock()
 #: uses of a context before it is replaced: a context keeps every constant and name that was parsed in it
 _MOST_USES = 16
@@ -94,6 +98,8 @@ def compile_kernels(kernels: Mapping[str, str], declarations: Mapping[str, str])
         missing = {name: text for name, text in kernels.items() if (isa, name) not in _addresses}
         if missing:
             _compile(missing, declarations, isa)
+        if missing and len(missing) < len(kernels):  # another process asks for all of them at once
+            _store_list(kernels, declarations, isa)
         return {name: _addresses[isa, name] for name in kernels}
 
 
@@ -122,7 +128,8 @@ def object_file(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> 
         return None
     isa = processor.limit()
     name = _cache_key(kernels, declarations, isa)
-    if name is not None and (data := disk.read("objects", name)) is not None:
+    data = None if name is None else disk.read("objects", name)
+    if data is not None and not data.startswith(_LIST):
         return data
     with _lock:
         engine = _engine(kernels, declarations, isa, dump=True)
@@ -133,14 +140,8 @@ def object_file(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> 
 def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str) -> None:
     """Add the addresses of new kernels, from the disk cache or compiled."""
     name = _cache_key(kernels, declarations, isa)
-    if name is not None and (data := disk.read("objects", name)) is not None:
-        try:
-            loaded = load_object(data, symbol_address)
-            _addresses.update({(isa, kernel): loaded.symbols[kernel] for kernel in kernels})
-            _loaded.append(loaded)
-            return
-        except (ObjectError, KeyError) as error:
-            disk.discard("objects", name, str(error))
+    if name is not None and _load(name, kernels, isa):
+        return
     engine = _engine(kernels, declarations, isa, dump=name is not None)
     table = (ctypes.c_int64 * len(kernels))()
     pointer = ctypes.c_void_p(ctypes.addressof(table))
@@ -162,6 +163,43 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: s
             _log.warning("machine code is not cached: %s", error)
         else:
             disk.write("objects", name, code)
+            _stored_in.update({(isa, kernel): name for kernel in kernels})
+
+
+def _load(name: str, kernels: Iterable[str], isa: str) -> bool:
+    """Add the addresses of kernels from an entry of the disk cache; False if they are not all there."""
+    data = disk.read("objects", name)
+    if data is None:
+        return False
+    parts = [name]
+    if data.startswith(_LIST):
+        parts = data[len(_LIST) :].decode().split()
+    codes = [data if part == name else disk.read("objects", part) for part in parts]
+    places: dict[str, tuple[str, int]] = {}
+    loaded = []
+    try:
+        for part, code in zip(parts, codes, strict=True):
+            if code is None:
+                return False
+            loaded.append(load_object(code, symbol_address))
+            places.update({k: (part, at) for k, at in loaded[-1].symbols.items()})
+        found = {kernel: places[kernel] for kernel in kernels}
+    except (ObjectError, KeyError) as error:
+        disk.discard("objects", name, str(error))
+        return False
+    _addresses.update({(isa, kernel): at for kernel, (_, at) in found.items()})
+    _stored_in.update({(isa, kernel): part for kernel, (part, _) in found.items()})
+    _loaded.extend(loaded)
+    return True
+
+
+def _store_list(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str) -> None:
+    """Write the list of the entries that have these kernels, some of which were compiled before the others: those of
+    races, and of other programs of this process."""
+    name = _cache_key(kernels, declarations, isa)
+    parts = {_stored_in.get((isa, kernel)) for kernel in kernels}
+    if name is not None and None not in parts:
+        disk.write("objects", name, _LIST + "\n".join(sorted(filter(None, parts))).encode())
 
 
 def _cache_key(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str) -> str | None:
