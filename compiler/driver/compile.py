@@ -157,9 +157,8 @@ def compile_programs(
         made = _compile(module, options)
     quiet = replace(options, reproducer_dir="", on_phase=None)
     with guesses() as again:
-        check = _compile(
-            twin, quiet, verify=False
-        )  # the same passes have just succeeded on `module`
+        # the same passes have just succeeded on `module`
+        check = _compile(twin, quiet, verify=False)
     if first & again:
         raise SizeError(f"{min(first & again)} is a constant, and is taken for a size")
     if (made.given, made.reads) != (check.given, check.reads):

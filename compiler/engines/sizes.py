@@ -7,9 +7,10 @@ static: XLA compiles a program for each size, from a text template in which inte
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from gflow.dialects.extents import Symbol, current, leaves, varies
+from gflow.dialects.extents import Symbol, current, horner, leaves, varies
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
@@ -54,6 +55,37 @@ def _line(symbol: Symbol, which: int, size: int) -> tuple[int, int] | None:
     assert isinstance(rest, int)
     assert isinstance(slope, int)
     return rest, slope
+
+
+#: writes the sum ("add") or product ("multiply") of a value and of a value or a number
+Combine = Callable[[str, Any, Any], Any]
+
+
+class _Term:
+    """A value of a written program with the operators for evaluating polynomials."""
+
+    def __init__(self, value: Any, combine: Combine) -> None:
+        self.value, self._combine = value, combine
+
+    def __mul__(self, other: int | _Term) -> _Term:
+        return self._with("multiply", other)
+
+    def __add__(self, other: int | _Term) -> _Term:
+        return self._with("add", other)
+
+    __rmul__, __radd__ = __mul__, __add__
+
+    def _with(self, kind: str, other: int | _Term) -> _Term:
+        right = other.value if isinstance(other, _Term) else other
+        return _Term(self._combine(kind, self.value, right), self._combine)
+
+
+def computed(number: int, sizes: Sequence[Any], combine: Combine) -> Any:
+    """Write the computation of an integer that depends on the dynamic sizes. sizes: their values in the program."""
+    symbol = current()
+    assert symbol is not None
+    terms = [_Term(size, combine) for size in sizes]
+    return horner(symbol.coefficients(number), terms).value
 
 
 def size_values(op: ir.Operation) -> list[ir.Value]:

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gflow.dialects.extents import current, horner
-
-from ..sizes import is_size
+from ..sizes import computed, is_size
 
 #: the opset of the nodes, and the IR version of the file
 OPSET, IR_VERSION = 21, 10
@@ -109,10 +107,10 @@ class Writer:
     def ints(self, values: Sequence[int]) -> str:
         """A 1-d int64 tensor: a constant, unless a value is a dynamic size, which is computed."""
         parts = []
-        for computed, run in groupby(values, is_size):
+        for dynamic, run in groupby(values, is_size):
             given = list(run)
             parts += (
-                [*map(self.size, given)] if computed else [self.constant(np.array(given, np.int64))]
+                [*map(self.size, given)] if dynamic else [self.constant(np.array(given, np.int64))]
             )
         if not parts:
             return self.constant(np.array([], np.int64))
@@ -122,14 +120,14 @@ class Writer:
         """A dynamic size as int64 of shape [1], computed once."""
         found = self._computed.get(value)
         if found is None:
-            symbol = current()
-            assert symbol is not None
             scope, self.scope = self.scope, ""
-            terms = [_Size(self, name) for name in self.sizes]
-            found = horner(symbol.coefficients(value), terms).name
-            self._computed[value] = found
+            found = self._computed[value] = computed(value, self.sizes, self._combine)
             self.scope = scope
         return found
+
+    def _combine(self, kind: str, x: str, y: str | int) -> str:
+        right = self.constant(np.array([y], np.int64)) if isinstance(y, int) else y
+        return self.node({"add": "Add", "multiply": "Mul"}[kind], [x, right])
 
     def positions(self, count: int) -> str:
         """0, 1, …, count - 1 as 1-d int64."""
@@ -169,23 +167,3 @@ class Writer:
         if list(permutation) == list(range(len(permutation))):
             return x
         return self.node("Transpose", [x], perm=list(permutation))
-
-
-class _Size:
-    """An int64 of shape [1] with the operators for evaluating polynomials."""
-
-    def __init__(self, writer: Writer, name: str) -> None:
-        self._writer, self.name = writer, name
-
-    def __mul__(self, other: int | _Size) -> _Size:
-        return self._with("Mul", other)
-
-    def __add__(self, other: int | _Size) -> _Size:
-        return self._with("Add", other)
-
-    __rmul__, __radd__ = __mul__, __add__
-
-    def _with(self, kind: str, other: int | _Size) -> _Size:
-        w = self._writer
-        right = other.name if isinstance(other, _Size) else w.constant(np.array([other], np.int64))
-        return _Size(w, w.node(kind, [self.name, right]))

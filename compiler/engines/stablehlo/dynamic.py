@@ -26,12 +26,12 @@ from itertools import groupby
 
 import numpy as np
 
-from gflow.dialects.extents import current, horner, varies
+from gflow.dialects.extents import current, varies
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.types import TensorType, type_of
 
 from ..form import EngineError
-from ..sizes import Found, is_size, marked, size_in
+from ..sizes import Found, computed, is_size, marked, size_in
 from .writer import Writer
 
 _SCALAR = TensorType((), "i64")
@@ -56,7 +56,7 @@ class _Dynamic:
         self._main, self._given, self._w = main, given, Writer()
         self._block = main.regions[0].blocks[0]
         self._ops = [o.operation for o in self._block.operations]
-        self._sizes: list[_Size] = []
+        self._sizes: list[ir.Value] = []
         self._computed: dict[int, ir.Value] = {}
         self._vectors: dict[tuple[int, ...], ir.Value] = {}
 
@@ -67,7 +67,7 @@ class _Dynamic:
         found = {n: size_in(symbol, which, types) for which, n in enumerate(self._given)}
         shown = {n: at for n, at in found.items() if at is not None}
         with ir.InsertionPoint(self._ops[0]), self._main.location:
-            self._sizes = [_Size(self._w, self._size(n, shown.get(n))) for n in self._given]
+            self._sizes = [self._size(n, shown.get(n)) for n in self._given]
             self._check_shapes(types, shown)
             end = self._w.splat(0, _SCALAR).owner.operation  # of what is computed at the beginning
         self._beginning = ir.InsertionPoint(end)
@@ -109,16 +109,16 @@ class _Dynamic:
         assert symbol is not None
         for size, own in zip(self._sizes, symbol.each):
             for predicate, bound in (("ge", own.least), ("le", own.most)):
-                right = w.compare(predicate, size.value, w.splat(bound, _SCALAR))
+                right = w.compare(predicate, size, w.splat(bound, _SCALAR))
                 text = f"{own.name} must be {own.least} to {own.most}, and is {{0}}"
-                self._assert(right, text, size.value)
+                self._assert(right, text, size)
         read = {(at.argument, at.dim) for at in shown.values() if (at.rest, at.slope) == (0, 1)}
         for argument, ty in zip(self._block.arguments, types):
             for dim, extent in enumerate(ty.shape):
                 if not varies(extent) or (argument.arg_number, dim) in read:
                     continue
                 found = self._dimension(argument, dim)
-                wanted = horner(symbol.coefficients(extent), self._sizes).value
+                wanted = computed(extent, self._sizes, self._combine)
                 name = (
                     argument.location.name_str if isinstance(argument.location, ir.NameLoc) else ""
                 )
@@ -159,12 +159,13 @@ class _Dynamic:
         """An integer that varies as tensor<i64>, computed once."""
         found = self._computed.get(value)
         if found is None:
-            symbol = current()
-            assert symbol is not None
             with self._beginning:
-                found = horner(symbol.coefficients(value), self._sizes).value
-            self._computed[value] = found
+                found = self._computed[value] = computed(value, self._sizes, self._combine)
         return found
+
+    def _combine(self, kind: str, x: ir.Value, y: ir.Value | int) -> ir.Value:
+        right = self._w.splat(y, _SCALAR) if isinstance(y, int) else y
+        return self._w.one(kind, [x, right], _SCALAR)
 
     def _vector(self, values: Sequence[int]) -> ir.Value:
         """Integers as tensor<?xi64>; some that vary are computed once."""
@@ -178,9 +179,9 @@ class _Dynamic:
     def _made_vector(self, values: tuple[int, ...]) -> ir.Value:
         w = self._w
         parts: list[ir.Value] = []
-        for computed, run in groupby(values, varies):
+        for dynamic, run in groupby(values, varies):
             given = list(run)
-            if computed:
+            if dynamic:
                 parts += [w.reshape(self._number(n), (1,)) for n in given]
             else:
                 parts.append(w.array(np.array(given, np.int64), "i64"))
@@ -286,26 +287,6 @@ class _Dynamic:
             "feature_group_count", "batch_group_count",
         )  # fmt: skip
         return self._made(op, "dynamic_conv", [*op.operands, rows], *kept)
-
-
-class _Size:
-    """A tensor<i64> with the operators that polynomials are evaluated by."""
-
-    def __init__(self, writer: Writer, value: ir.Value) -> None:
-        self._writer, self.value = writer, value
-
-    def __mul__(self, other: int | _Size) -> _Size:
-        return self._with("multiply", other)
-
-    def __add__(self, other: int | _Size) -> _Size:
-        return self._with("add", other)
-
-    __rmul__, __radd__ = __mul__, __add__
-
-    def _with(self, kind: str, other: int | _Size) -> _Size:
-        w = self._writer
-        right = other.value if isinstance(other, _Size) else w.splat(other, _SCALAR)
-        return _Size(w, w.one(kind, [self.value, right], _SCALAR))
 
 
 def _dynamic(ty: ir.Type) -> ir.Type:

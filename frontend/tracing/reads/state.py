@@ -105,13 +105,8 @@ class StateGuard:
                 and [*map(_requires_grad, self.tensors)] == self._flags
                 and (self._count() == self._counted)
             )
-        except (
-            AttributeError,
-            KeyError,
-            ValueError,
-            RuntimeError,
-        ):  # gone, empty, changed by another thread
-            return False
+        except (AttributeError, KeyError, ValueError, RuntimeError):
+            return False  # gone, empty, changed by another thread
 
     def _all_parts(self) -> Any:
         keys = chain.from_iterable(map(dict.keys, self._mappings))
