@@ -122,6 +122,16 @@ def span(
 
 
 @triton.jit
+def query_block(rows, heads, BLOCK_M: tl.constexpr):
+    """What one program computes: a block of BLOCK_M positions of q, the longest first, of one head; with the number of
+    the head over all batches, the batch, and the head in it."""
+    blocks = tl.cdiv(rows, BLOCK_M)
+    block = blocks - 1 - tl.program_id(0) % blocks
+    head = tl.program_id(0) // blocks
+    return block, head, (head // heads).to(tl.int64), (head % heads).to(tl.int64)
+
+
+@triton.jit
 def weights_of(s, total, scale, FOLD: tl.constexpr):
     """exp2 of scores less `total`; FOLD as in `scores`."""
     if FOLD:
@@ -192,12 +202,7 @@ def attend(
 def KERNEL(
     {signature}
 ):
-    # one program: BLOCK_M positions of q of one head; the longest first
-    blocks = tl.cdiv(rows, BLOCK_M)
-    block = blocks - 1 - tl.program_id(0) % blocks
-    head = tl.program_id(0) // blocks
-    batch = (head // heads).to(tl.int64)
-    h = (head % heads).to(tl.int64)
+    block, head, batch, h = query_block(rows, heads, BLOCK_M)
     q += batch * q_b + h * q_h
     k += batch * k_b + h // GROUP * k_h
     v += batch * v_b + h // GROUP * v_h
@@ -280,12 +285,7 @@ def add_queries(
 def KERNEL(
     {signature}
 ):
-    # one program: BLOCK_M positions of q of one head; the longest first
-    blocks = tl.cdiv(rows, BLOCK_M)
-    block = blocks - 1 - tl.program_id(0) % blocks
-    head = tl.program_id(0) // blocks
-    batch = (head // heads).to(tl.int64)
-    h = (head % heads).to(tl.int64)
+    block, head, batch, h = query_block(rows, heads, BLOCK_M)
     dy += batch * dy_b + h * dy_h
     y += batch * y_b + h * y_h
     q += batch * q_b + h * q_h
