@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gflow as flow
 from gflow import nn
+from gflow.call.modes import Modes
 
 _CHECK = Path(__file__).with_name("isolation_check.py")
 Module = torch.nn.Module
@@ -115,12 +117,15 @@ def _beside(work: Callable[[], Any], busy: Callable[[], Any]) -> Any:
         except BaseException as error:
             found.append(error)
 
+    before = Modes.current()
     thread = threading.Thread(target=run)
     thread.start()
     try:
         work()
     finally:
         thread.join()
+        # PyTorch keeps these flags once for all threads: what one sets back, another may have set in between.
+        dataclasses.replace(Modes.current(), flags=before.flags).restore()
     if isinstance(found[0], BaseException):
         raise found[0]
     return found[0]

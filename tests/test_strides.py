@@ -449,8 +449,9 @@ def test_buffers_whose_elements_share_memory(tmp_path: Any) -> None:
     class Masked(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.register_buffer("mask", torch.arange(8.0).expand(6, 8))
-            self.register_buffer("windows", torch.arange(9.0).unfold(0, 4, 1))
+            double = {"dtype": torch.float64}
+            self.register_buffer("mask", torch.arange(8, **double).expand(6, 8))
+            self.register_buffer("windows", torch.arange(9, **double).unfold(0, 4, 1))
 
         def forward(self, x: Tensor) -> Tensor:
             return (x * self.mask) @ x.t() @ self.windows
@@ -465,7 +466,7 @@ def test_buffers_whose_elements_share_memory(tmp_path: Any) -> None:
         def build(self, x: Tensor) -> Tensor:
             return self.model(x)
 
-    graph, x = Run(), torch.randn(6, 8)
+    graph, x = Run(), torch.randn(6, 8, dtype=torch.float64)
     torch.testing.assert_close(graph(x), model(x))
     flow.save(graph, tmp_path / "graph")
     torch.testing.assert_close(flow.load(tmp_path / "graph")(x), model(x))
