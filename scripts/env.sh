@@ -32,7 +32,8 @@ gflow_env() {
     say "installing gflow[$extras] into $venv (the first time takes a few minutes)"
     python -m pip install --disable-pip-version-check --quiet --progress-bar off \
         -c "$GFLOW_ROOT/constraints.txt" setuptools &&
-    python -m pip install --disable-pip-version-check --quiet --progress-bar off \
+    # Half of pip's time is bytecode of modules most of which nobody imports; Python writes that of the others.
+    python -m pip install --disable-pip-version-check --quiet --progress-bar off --no-compile \
         --no-build-isolation -c "$GFLOW_ROOT/constraints.txt" -e "$GFLOW_ROOT[$extras]" || return 1
     rm -f "$venv"/.gflow-*.stamp    # another checkout's, or another set of pins
     echo "$want" > "$stamp"
