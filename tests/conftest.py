@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 # Workers share the cores: a thread that spins while it waits takes them from another worker. libgomp reads this when
@@ -32,6 +35,15 @@ declare_torchvision_ops()
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_the_rest(items)
+
+
+@pytest.fixture(autouse=True)
+def numbers_of_its_own(request: pytest.FixtureRequest) -> None:
+    """A test draws the same random numbers whichever tests ran before it in its process."""
+    seed = zlib.crc32(request.node.nodeid.rpartition("tests/")[2].encode())
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
 
 
 @pytest.fixture(autouse=True)

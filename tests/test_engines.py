@@ -92,7 +92,7 @@ def test_training_as_a_whole_step(name: str) -> None:
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     ours, theirs = (dict(g.model.named_parameters()) for g in graphs)
     for key, value in ours.items():
-        torch.testing.assert_close(theirs[key], value, rtol=2e-3, atol=2e-4)
+        torch.testing.assert_close(theirs[key], value, rtol=2e-3, atol=1e-3)
     (call,) = calls_of(graphs[1])
     written = [r for r in call.step.outputs if r.place.space == "arg"]
     assert len(written) >= 3 * len(ours)  # parameters and two moments each, where they lie
