@@ -14,8 +14,8 @@ import threading
 import time
 import uuid
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from types import FrameType, ModuleType
 from typing import Any, Literal
 
@@ -189,16 +189,23 @@ def _is_asked_by_user(frame: FrameType | None, through: bool) -> bool:
 
 def _own() -> Iterator[dict[str, Any]]:
     """The globals of modules that are the author's own: those that are not installed."""
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and _is_own(file) and isinstance(module, ModuleType):
+    for name, module in list(sys.modules.items()):
+        known = _OWN.get(name)
+        if known is None or known[0]() is not module:
+            if not isinstance(module, ModuleType):
+                continue
+            known = _OWN[name] = (weakref.ref(module), _is_own(vars(module).get("__file__")))
+        if known[1]:
             yield vars(module)
 
 
-@cache
-def _is_own(file: str) -> bool:
+#: names in sys.modules → the module, and whether it is the author's own: thousands are asked about at each first call
+_OWN: dict[str, tuple[weakref.ref[ModuleType], bool]] = {}
+
+
+def _is_own(file: object) -> bool:
     """Whether a file is the author's own."""
-    return not is_installed(file) and owner_of(file) == "user"
+    return isinstance(file, str) and not is_installed(file) and owner_of(file) == "user"
 
 
 def asked_by_build(graph: str, keeps_state: bool) -> Met:
