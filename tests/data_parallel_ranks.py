@@ -614,6 +614,31 @@ def refused(rank: int, world: int) -> None:
         assert not all(map(torch.equal, before, model.parameters()))
 
 
+class Branches(nn.Module):
+    """Layers of one size, of which a rank uses some, or in an order of its own."""
+
+    def __init__(self, order: tuple[int, ...]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers, self.order = nn.ModuleList(nn.Linear(6, 6) for _ in range(3)), order
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for n in self.order:
+            x = torch.tanh(self.layers[n](x))
+        return self.head(x)
+
+
+@check
+def other_parameters(rank: int, world: int) -> None:
+    """Ranks whose collectives have equal sizes and send other parameters, or in another order, do not run."""
+    for stage, orders in ((0, [(0,), (1,)]), (2, [(0, 1), (1, 0)]), (3, [(0, 1), (1, 0)])):
+        model = DDP(Branches(orders[rank % 2]))
+        train = graph_of(model, torch.optim.SGD(model.parameters(), 0.1), configure=zero(stage))
+        with pytest.raises(RuntimeError, match="use the same parameters in the same order"):
+            train(*batch(rank, 0))
+
+
 def run_checks(checks: dict[str, Callable[[int, int], None]]) -> None:
     """Run what the command line names, and print what went wrong."""
     rank, world, path, *names = sys.argv[1:]

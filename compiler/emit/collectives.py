@@ -11,6 +11,7 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import START
 from gflow.dialects.program import CollectiveStep, Ranks, ShardStep, WaitStep
 
+from ..ir.collectives import GRADIENT
 from ..ir.errors import CannotLower
 from ..ir.ssa import Op
 from .placement import Placement
@@ -47,6 +48,7 @@ def start(b: Placement, o: Op) -> None:
             -1 if attrs["peer"] is None else attrs["peer"],
             tuple(attrs["sends"] or ()),
             tuple(attrs["takes"] or attrs["sends"] or ()),
+            ir.StringAttr(o.op.attributes[GRADIENT]).value if GRADIENT in o.op.attributes else "",
         )
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from math import prod
 
 from gflow.dialects import builder
@@ -61,24 +62,38 @@ def cost_of(op: ir.Operation) -> Cost:
         or name in ("constant", "yield", ENGINE_YIELD, BARRIER, WAIT)
     ):
         return Cost()
-    operands = [builder.type_of(v) for v in op.operands]
     results = [builder.type_of(v) for v in op.results]
-    moved = sum(t.nbytes for t in results) + _loaded(op)
-    if name in _CONTRACTIONS:
-        flops = _CONTRACTIONS[name](op, operands, results)
-        return Cost(moved, roughly(flops), True, operands[0].dtype)
+    return Cost(sum(t.nbytes for t in results) + _loaded(op), *_work(op, name, results))
+
+
+def _work(
+    op: ir.Operation, name: str, results: list[TensorType] | None = None
+) -> tuple[int, bool, str]:
+    """What an op computes: `flops`, `contraction` and `dtype` of its cost."""
     if name in ("fused", "engine"):
-        return _fused(op, moved)
-    if name == "aten" and (flops := _attention(op, operands)):
-        return Cost(moved, roughly(flops), True, operands[0].dtype)
-    return Cost(moved, _arithmetic(name, operands, results))
+        return _fused(op)
+    if name != "aten" and (name not in OPS or _is_free(name)):
+        return 0, False, ""
+    operands = [builder.type_of(v) for v in op.operands]
+    results = results or [builder.type_of(v) for v in op.results]
+    if name in _CONTRACTIONS:
+        return roughly(_CONTRACTIONS[name](op, operands, results)), True, operands[0].dtype
+    if name == "aten":
+        flops = _attention(op, operands)
+        return roughly(flops), bool(flops), operands[0].dtype if flops else ""
+    return _arithmetic(name, operands, results), False, ""
 
 
 def _arithmetic(name: str, operands: list[TensorType], results: list[TensorType]) -> int:
     """The operations of an op that is no contraction, from `cost` in its declaration."""
-    if OPS[name].category in ("shape", "structure", "distribution") or name in ("constant", "iota"):
-        return 0
     return OPS[name].cost * max((at_most(t.numel) for t in [*operands, *results]), default=0)
+
+
+@cache
+def _is_free(name: str) -> bool:
+    """Whether an op of this name computes nothing."""
+    category = OPS[name].category
+    return category in ("shape", "structure", "distribution") or name in ("constant", "iota")
 
 
 def _loaded(op: ir.Operation) -> int:
@@ -100,14 +115,15 @@ def _memory(value: ir.Value) -> TensorType | None:
     return builder.type_of(value)
 
 
-def _fused(op: ir.Operation, moved: int) -> Cost:
+def _fused(op: ir.Operation) -> tuple[int, bool, str]:
     total, contraction, dtype = 0, False, ""
-    for inner in op.regions[0].blocks[0].operations:
-        found = cost_of(inner.operation)
-        total += found.flops
-        if found.contraction:
-            contraction, dtype = True, found.dtype
-    return Cost(moved, total, contraction, dtype)
+    for view in op.regions[0].blocks[0].operations:
+        inner = view.operation
+        flops, multiplies, of = _work(inner, inner.name.removeprefix("gflow."))
+        total += flops
+        if multiplies:
+            contraction, dtype = True, of
+    return total, contraction, dtype
 
 
 def _attention(op: ir.Operation, operands: list[TensorType]) -> int:

@@ -6,12 +6,14 @@ recomputation use it, too. Sizes are in bytes, times are op numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 from gflow.dialects.mlir import func
+from gflow.dialects.ops.distribution import COLLECTIVE, START
 
+from ..ir.collectives import kind_of
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, extent_bytes, is_view, layouts
 from .analyses import analysis
@@ -51,7 +53,7 @@ def lower_bound(buffers: Sequence[Buffer]) -> int:
 
 
 class TakesOver:
-    """Whether a kernel's result may take over an operand's buffer (`in_place.py`), cached for each pair."""
+    """Whether an op's result may take over an operand's buffer (`in_place.py`), cached for each pair."""
 
     def __init__(self) -> None:
         self._kernels: dict[int, FusedKernel] = {}
@@ -61,6 +63,8 @@ class TakesOver:
         key = (o.results[result], operand)
         if o.name == "index_copy":
             return operand == 0
+        if o.name in (COLLECTIVE, START):
+            return reduces_in_place(o) and operand == result == 0
         if key not in self._known:
             kernel = self._kernels.get(o.results[0])
             if kernel is None:
@@ -183,19 +187,39 @@ def _add(lives: Lives, last: dict[int, int], o: Op, n: int) -> None:
         lives.buffers[lives.buffer_of[r]].end = end
 
 
+def reduces_in_place(o: Op) -> bool:
+    """Whether an op is an all_reduce, or its start: backends reduce in place, and copy the operand first otherwise."""
+    return o.name in (COLLECTIVE, START) and kind_of(o.op) == "all_reduce"
+
+
+def dies_at(body: Body, at: Sequence[Layout], o: Op, base: int, last: Mapping[int, int]) -> bool:
+    """Whether nothing reads an operand of `o` after it. The wait for a collective reads nothing of what is reduced in
+    place, and nothing else may read it while that is under way.
+
+    base: the operand, or what it is a view of. last: of `last_uses`.
+    """
+    if not (o.name == START and reduces_in_place(o)):
+        return last.get(base) == o.index
+    waits = body.users[o.results[0]]
+    if len(waits) != 1 or last.get(base) != waits[0]:
+        return False
+    between = body.ops[o.index + 1 : waits[0]]
+    return all(at[v].base != base for other in between for v in other.operands)
+
+
 def _dying(lives: Lives, last: dict[int, int], o: Op, n: int) -> int | None:
-    """The value whose buffer result `n` of a fused op can take over; None: there is none.
+    """The value whose buffer result `n` of a fused op or an all_reduce can take over; None: there is none.
 
     It is an operand, or the base of an operand that is a view of all its elements in order.
     """
-    if lives.takes_over is None or o.name != "fused":
+    if lives.takes_over is None or not (o.name == "fused" or reduces_in_place(o)):
         return None
     body, at = lives.body, lives.at
     ty = body.types[o.results[n]]
     gone = {lives.taken[r] for r in o.results if r in lives.taken}
     bases = [at[v].base for v in o.operands]
     for number, (v, base) in enumerate(zip(o.operands, bases)):
-        if base not in lives.buffer_of or base in gone or last[base] != o.index:
+        if base not in lives.buffer_of or base in gone or not dies_at(body, at, o, base, last):
             continue
         size, whole = body.types[v], body.types[base]
         if size.numel != ty.numel or size.numel != whole.numel or size.nbytes != ty.nbytes:

@@ -19,7 +19,7 @@ from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, extent_bytes, is_view, layouts, readers, row_of
 from .in_place import OVERWRITES
 from .layouts import readable, writable
-from .liveness import ALIGN, TakesOver, last_uses
+from .liveness import ALIGN, TakesOver, dies_at, last_uses, reduces_in_place
 from .places import PlanPlace, given_addresses, places_of
 from .results import owners, same_order
 from .spans import Together
@@ -154,7 +154,9 @@ def _may_take_over(
     """Whether result `n` of `o` may overlap the value `old`, which is live when `o` runs."""
     r = o.results[n]
     reads = [i for i, v in enumerate(o.operands) if at[v].base == old]
-    if o.name != "fused" or len(reads) != 1 or last.get(old) != o.index or old in o.results:
+    if not (o.name == "fused" or reduces_in_place(o)) or len(reads) != 1 or old in o.results:
+        return False
+    if not dies_at(body, at, o, old, last):
         return False
     v = o.operands[reads[0]]
     same = places[old] == places[r] and body.types[old].nbytes == body.types[r].nbytes

@@ -131,7 +131,7 @@ class CollectiveStep:
 
     input: None for recv. output: None for send. reduction: "" for a collective without one. root, peer: a rank of the
     group; -1 if the collective has none. sends, takes: the elements to and from each rank, for an all_to_all of unequal
-    parts.
+    parts. parameters: the names of the parameters whose gradients or values a collective of gflow's sends, in order.
     """
 
     kind: str
@@ -145,6 +145,7 @@ class CollectiveStep:
     peer: int = -1
     sends: tuple[int, ...] = ()
     takes: tuple[int, ...] = ()
+    parameters: str = ""
 
 
 @record

@@ -36,4 +36,28 @@ func.func @update(%x: tensor<4x8xf32>, %w: tensor<8x8xf32>) -> (tensor<8x8xf32> 
   %0, %t = "gflow.collective"(%s) {kind = "all_gather", axes = ["dp"], ranks = 2 : i64, sequence = 0 : i64, operandSegmentSizes = array<i32: 1,0,0,0,0,0,0,0>, resultSegmentSizes = array<i32: 1,1,0,0,0,0,0,0>} : (tensor<4x8xf32>) -> (tensor<8x8xf32>, tensor<i8>)
   return %0 : tensor<8x8xf32>
 }
+
+// An all_reduce reduces in place: its result has the place of the operand. Not if the operand is read meanwhile.
+// PLAN-LABEL:  func.func @reduced(
+// PLAN:          "gflow.matmul"(%arg0, %arg0) {gflow.buffers = ["arena:[[A:[0-9]+]]"]
+// PLAN:          "gflow.collective_start"({{.*}}gflow.buffers = ["arena:[[A]]",
+func.func @reduced(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %s = "gflow.matmul"(%x, %x) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %0, %t = "gflow.collective"(%s) {kind = "all_reduce", reduction = "sum", axes = ["dp"], ranks = 2 : i64, sequence = 0 : i64, operandSegmentSizes = array<i32: 1,0,0,0,0,0,0,0>, resultSegmentSizes = array<i32: 1,1,0,0,0,0,0,0>} : (tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<i8>)
+  %m = "gflow.matmul"(%x, %x) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %r = "gflow.matmul"(%0, %m) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %r : tensor<8x8xf32>
+}
+
+// PLAN-LABEL:  func.func @read_meanwhile(
+// PLAN:          "gflow.matmul"(%arg0, %arg0) {gflow.buffers = ["arena:[[A:[0-9]+]]"]
+// PLAN-NOT:      "gflow.collective_start"({{.*}}gflow.buffers = ["arena:[[A]]",
+// PLAN:          return
+func.func @read_meanwhile(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %s = "gflow.matmul"(%x, %x) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %0, %t = "gflow.collective"(%s) {kind = "all_reduce", reduction = "sum", axes = ["dp"], ranks = 2 : i64, sequence = 0 : i64, operandSegmentSizes = array<i32: 1,0,0,0,0,0,0,0>, resultSegmentSizes = array<i32: 1,1,0,0,0,0,0,0>} : (tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<i8>)
+  %m = "gflow.matmul"(%s, %x) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %r = "gflow.matmul"(%0, %m) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %r : tensor<8x8xf32>
+}
 }

@@ -231,3 +231,18 @@ func.func @too_early(%w: tensor<8x8xf32>, %bad: tensor<i1>) -> (tensor<8x8xf32> 
   "gflow.check"(%bad) {error = "RuntimeError", gflow.buffers = [], message = "bad"} : (tensor<i1>) -> ()
   return %0 : tensor<8x8xf32>
 }
+
+// -----
+
+// An all_reduce may reduce in place, if nothing reads the operand meanwhile.
+module attributes {gflow.mesh = {axes = ["dp"], sizes = array<i64: 2>}} {
+func.func @reduced(%x: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x8xf32>, tensor<i8> {gflow.name = "order", gflow.role = "order"}) attributes {gflow.arena_size = 512 : i64} {
+  %0 = "gflow.matmul"(%x, %x) {gflow.buffers = ["arena:0"]} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  // expected-error @+1 {{result 0 overwrites result 0 of gflow.matmul (op 0), which is needed still}}
+  %1:2 = "gflow.collective_start"(%0) {axes = ["dp"], gflow.buffers = ["arena:0", "result:2"], kind = "all_reduce", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, ranks = 2 : i64, reduction = "sum", resultSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>, sequence = 0 : i64} : (tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<i8>)
+  %2 = "gflow.matmul"(%0, %x) {gflow.buffers = ["result:0"]} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %3 = "gflow.collective_wait"(%1#0, %0) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %4 = "gflow.matmul"(%3, %x) {gflow.buffers = ["result:1"]} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %2, %4, %1#1 : tensor<8x8xf32>, tensor<8x8xf32>, tensor<i8>
+}
+}

@@ -1,7 +1,8 @@
 """Ranks compare their collectives before the first run of a program.
 
 Each rank writes its collectives, one a line, to the store of `torch.distributed`, and reads those of the others. A rank
-with another program is thus found before it could hang, or exchange wrong data.
+with another program is thus found before it could hang, or exchange wrong data. Collectives of parameters name them:
+gradients of other parameters, or in another order, may have the same size.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from .groups import Groups, describe_ranks
 #: by group, the number of programs compared so far: the ranks of a group compare their n-th programs. A group that is
 #: set up again starts from 0, on each rank
 _compared: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+#: half the characters of a long line that a message shows
+_SHOWN = 150
 
 
 class DisagreementError(RuntimeError):
@@ -125,17 +130,31 @@ def _difference(
     )
     ours = mine[where] if where < len(mine) else "none"
     other = theirs[where] if where < len(theirs) else "none"
+    ours, other = _cut(ours, other), _cut(other, ours)
     return (
         f"rank {me} and rank {rank} would {what}: number {where} is {ours} in {program} on rank {me}, and {other} "
-        f"in {name} on rank {rank}. All ranks of a group must run the same program, on inputs of the same shapes"
+        f"in {name} on rank {rank}. All ranks of a group must run the same program, on inputs of the same shapes, and "
+        "use the same parameters in the same order (where only some ranks use a parameter, add 0 * parameter.sum() to "
+        "the loss of all)"
     )
+
+
+def _cut(line: str, other: str) -> str:
+    """A long line from shortly before the place where it differs from another one, up to some more characters."""
+    if len(line) <= 2 * _SHOWN:
+        return line
+    same = next((n for n, (a, b) in enumerate(zip(line, other)) if a != b), len(other))
+    start = max(same - _SHOWN // 2, 0)
+    end = start + 2 * _SHOWN
+    return f"{'…' if start else ''}{line[start:end]}{'…' if end < len(line) else ''}"
 
 
 def _line(step: CollectiveStep) -> str:
     parts = [step.kind, step.reduction, f"root {step.root}" if step.root >= 0 else ""]
     if step.sends:  # each rank sends its own sizes
         return f"{step.kind} of unequal parts, {step.input and step.input.type.dtype}"
-    return " ".join(filter(None, [*parts, _tensor(step.input), _tensor(step.output)]))
+    of = f"of {step.parameters}" if step.parameters else ""
+    return " ".join(filter(None, [*parts, of, _tensor(step.input), _tensor(step.output)]))
 
 
 def _tensor(ref: TensorRef | None) -> str:

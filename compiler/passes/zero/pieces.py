@@ -8,8 +8,9 @@ optimizer that is elementwise, possibly with norms, computes each element on one
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -131,16 +132,25 @@ class Pieces:
 
     def sweep(self, among: Callable[[ir.Operation], bool] = lambda op: True) -> None:
         """Compute on pieces where possible, and gather values that other ops read. among: selects the ops to change."""
-        block = self.function.regions[0].blocks[0]
-        for view in list(block.operations):
-            op = view.operation
-            if op.name == "func.return" or not any(v in self.of for v in op.operands):
-                continue
-            if not among(op):
+        for op in self._readers():
+            if op.name == "func.return" or not among(op):
                 continue
             with op.location, ir.InsertionPoint(op):
                 if not self._on_pieces(op):
                     self._read_whole(op)
+
+    def _readers(self) -> Iterator[ir.Operation]:
+        """The ops that read a value with a piece, in order; those of values that get one meanwhile, too."""
+        operations = [v.operation for v in self.function.regions[0].blocks[0].operations]
+        made = [v.owner.operation for v in self.of if not isinstance(v.owner, ir.Block)]
+        if len(made) == len(
+            self.of
+        ):  # no argument has a piece: nothing before the first of these ops reads one
+            first = reduce(lambda a, b: a if a.is_before_in_block(b) else b, made)
+            operations = operations[operations.index(first) :]
+        for op in operations:
+            if any(v in self.of for v in op.operands):
+                yield op
 
     def _on_pieces(self, op: ir.Operation) -> bool:
         name = op.name.removeprefix("gflow.")
@@ -250,7 +260,11 @@ def drop_unread(function: func.FuncOp) -> None:
     """Erase ops without users; of collectives, only reductions of gradients."""
     for op in reversed([v.operation for v in function.regions[0].blocks[0].operations]):
         name = op.name.removeprefix("gflow.")
-        if name not in OPS or not OPS[name].pure or any(list(r.uses) for r in op.results):
+        if (
+            name not in OPS
+            or not OPS[name].pure
+            or any(any(True for _ in r.uses) for r in op.results)
+        ):
             continue
         if name != COLLECTIVE or GRADIENT in op.attributes:
             op.erase()

@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from gflow.compiler.ir.collectives import thread, unthread
-from gflow.dialects.mlir import func
+from gflow.dialects.mlir import func, ir
 from gflow.dialects.records import record
 
 from ..base import Pass
@@ -51,12 +51,13 @@ def run(function: func.FuncOp, options: ZeroOptions) -> None:
     if not gradients(function, options.min_size):
         return
     unthread(function)  # removes the tokens between collectives
-    found = gradients(function, options.min_size)
-    for group in {str(group_read(op)): group_read(op) for op in found}.values():
-        pieces = Pieces(function, group)
-        for op in gradients(function, options.min_size):
-            if group_read(op) == group:
-                pieces.scatter(op)
+    found: dict[str, list[ir.Operation]] = {}
+    for op in gradients(function, options.min_size):
+        found.setdefault(str(group_read(op)), []).append(op)
+    for ops in found.values():
+        pieces = Pieces(function, group_read(ops[0]))
+        for op in ops:
+            pieces.scatter(op)
         pieces.sweep()
         keep_pieces(function, pieces, lambda role: bool(role) and role not in _WHOLE)
     thread(function)

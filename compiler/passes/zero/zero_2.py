@@ -20,8 +20,7 @@ on all ranks.
 from __future__ import annotations
 
 from gflow.compiler.ir.collectives import GRADIENT, data_operands, kind_of, thread, unthread
-from gflow.compiler.ir.ssa import read_body
-from gflow.dialects.mlir import func
+from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import COLLECTIVE
 
 from ..base import NoOptions, Pass
@@ -33,35 +32,49 @@ _FORM = ("reshape", "pad", "mul", "convert", "constant")
 def run(function: func.FuncOp, options: NoOptions) -> None:
     """Move the reduce_scatters of gradients up, in place."""
     unthread(function)
-    body = read_body(function)
-    begin = function.regions[0].blocks[0].operations[0].operation
-    for o in body.ops:
+    operations = [view.operation for view in function.regions[0].blocks[0].operations]
+    for op in operations:
         if (
-            o.name != COLLECTIVE
-            or GRADIENT not in o.op.attributes
-            or kind_of(o.op) != "reduce_scatter"
+            op.name == f"gflow.{COLLECTIVE}"
+            and GRADIENT in op.attributes
+            and kind_of(op) == "reduce_scatter"
         ):
-            continue
-        chain, value = [o.index], o.operands[0]
-        while body.producer[value] >= 0 and body.ops[body.producer[value]].name in _FORM:
-            p = body.ops[body.producer[value]]
-            if len(body.users[p.results[0]]) != 1 or not p.operands:
-                break
-            chain.append(p.index)
-            value = p.operands[0]
-        needs = {body.producer[v] for i in chain for v in body.ops[i].operands}.difference(chain)
-        constants = [n for n in needs if n >= 0 and body.ops[n].name == "constant"]
-        last = max(needs.difference(constants), default=-1)
-        if last < 0 or last + 1 in chain or len(data_operands(o.op)) != 1:
-            continue
-        after = body.ops[last].op  # ops after it may have moved up
-        for op in (body.ops[n].op for n in constants):  # several chains may use the same constant
-            if op != begin:
-                op.move_before(begin)
-        for index in reversed(chain):
-            body.ops[index].op.move_after(after)
-            after = body.ops[index].op
+            _move_up(op, operations[0])
     thread(function)
+
+
+def _move_up(op: ir.Operation, begin: ir.Operation) -> None:
+    """Move a reduce_scatter, and what only forms its operand, to where the operand's last part is computed.
+
+    begin: the first op of the function, before which constants are moved.
+    """
+    chain, value = [op], op.operands[0]
+    while (maker := _maker(value)) is not None and maker.name.removeprefix("gflow.") in _FORM:
+        if len(list(maker.results[0].uses)) != 1 or not len(maker.operands):
+            break
+        chain.append(maker)
+        value = maker.operands[0]
+    made = [_maker(v) for one in chain for v in one.operands]
+    needs = [m for m in made if m is not None and m not in chain]
+    constants = [m for m in needs if m.name == "gflow.constant"]
+    last = None
+    for m in needs:
+        if m.name != "gflow.constant" and (last is None or last.is_before_in_block(m)):
+            last = m
+    if last is None or len(data_operands(op)) != 1:
+        return
+    for m in constants:  # several chains may use the same constant
+        if m != begin:
+            m.move_before(begin)
+    for one in reversed(chain):
+        one.move_after(last)
+        last = one
+
+
+def _maker(value: ir.Value) -> ir.Operation | None:
+    """The op that a value is a result of; None for an argument."""
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
 
 
 PASS = Pass("gflow-zero-2", run, NoOptions, __doc__ or "")

@@ -47,7 +47,7 @@ from gflow.compiler.ir.collectives import (
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.locations import source_of
 from gflow.compiler.ir.modules import text_of
-from gflow.compiler.ir.ssa import Body, aliases, read_body
+from gflow.compiler.ir.ssa import updates
 from gflow.dialects import builder
 from gflow.dialects.attributes import from_mlir
 from gflow.dialects.distribution.mesh import COPIES, PARTS, mesh_of
@@ -92,13 +92,12 @@ def run(function: func.FuncOp, options: Zero3Options) -> None:
     if options.restore_level not in (0, 1, 2):
         raise PassError(f"restore-level must be 0, 1 or 2, found {options.restore_level}")
     unthread(function)
-    body = read_body(function)
-    found = [*_updated(function, body)]
+    found = [*_updated(function)]
     if options.narrowed:
         block = function.regions[0].blocks[0]
         found = [p for p in found if _narrowed(block.arguments[p.argument], p.group)]
     else:
-        found += _read(function, body, options.min_size)
+        found += _read(function, options.min_size)
     for key in dict.fromkeys(str(p.group) for p in found):
         _divide(function, [p for p in found if str(p.group) == key], options.restore_level)
     drop_unread(function)
@@ -116,11 +115,12 @@ class _Parameter:
     result: int | None = None
 
 
-def _updated(function: func.FuncOp, body: Body) -> Iterator[_Parameter]:
+def _updated(function: func.FuncOp) -> Iterator[_Parameter]:
     """The arguments that are updated with a gathered piece; gradients that are read after the step stay whole."""
     listed = function.attributes.get("arg_attrs", [])
-    for n, alias in enumerate(aliases(function, body)):
-        made = None if alias is None else _gathered(body.terminator.operands[n])
+    returned = function.regions[0].blocks[0].operations[-1].operation.operands
+    for n, alias in enumerate(updates(function)):
+        made = None if alias is None else _gathered(returned[n])
         if alias is not None and made is not None:
             if alias < len(listed) and text_of(listed[alias], "gflow.role", "") == "gradient":
                 continue
@@ -128,9 +128,10 @@ def _updated(function: func.FuncOp, body: Body) -> Iterator[_Parameter]:
             yield _Parameter(alias, name, group_read(made), made, n)
 
 
-def _read(function: func.FuncOp, body: Body, least: int) -> Iterator[_Parameter]:
+def _read(function: func.FuncOp, least: int) -> Iterator[_Parameter]:
     """The arguments of at least `least` elements that are only read, and of which each rank has a copy."""
-    mesh, updated = mesh_of(function), set(aliases(function, body))
+    mesh, updated = mesh_of(function), set(updates(function))
+    arguments = function.regions[0].blocks[0].arguments
     listed = function.attributes.get("arg_attrs", [])
     for n, given in enumerate(listed):
         attrs = ir.DictAttr(given)
@@ -139,7 +140,7 @@ def _read(function: func.FuncOp, body: Body, least: int) -> Iterator[_Parameter]
             continue
         axes = tuple(from_mlir(Attr("str[]"), attrs[told]))
         name = text_of(attrs, "gflow.name", f"%arg{n}")
-        if divides(body.types[body.arguments[n]], least):
+        if divides(builder.type_of(arguments[n]), least):
             yield _Parameter(n, name, {"axes": axes, "ranks": mesh.size(axes)})
 
 
