@@ -7,16 +7,23 @@ import array
 import collections
 import configparser
 import contextvars
+import csv
 import ctypes
 import dataclasses
 import datetime
+import decimal
 import functools
 import io
 import itertools
+import logging
+import mmap
 import os
 import queue
 import random
+import re
 import secrets
+import sqlite3
+import struct
 import sys
 import tempfile
 import threading
@@ -33,6 +40,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import tqdm
 from torch.nn import functional
 
 import gflow as flow
@@ -600,7 +608,61 @@ def _changing() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Calla
         os.environ[text] = os.environ.get(text, "") + "a"
         return len(os.environ[text])
 
+    text_file, byte_file, mapped = io.StringIO(), io.BytesIO(bytes(range(1, 99))), mmap.mmap(-1, 9)
+    real: Any = tempfile.TemporaryFile("w+")  # noqa: SIM115
+    waiting, rows = queue.SimpleQueue[int](), csv.reader(map(str, range(1, 99)))
+    found, flat = re.finditer("a", "a" * 99), np.arange(1.0, 99.0).flat
+    decimals, numbered = decimal.Context(), collections.defaultdict(itertools.count(1).__next__)
+    base, grows, hooked = sqlite3.connect(":memory:"), torch.nn.ModuleList(), torch.nn.ReLU()
+    bar, kept, members = tqdm.tqdm(disable=False, file=io.StringIO()), [], weakref.WeakSet[Any]()
+    loading = iter(torch.utils.data.DataLoader(torch.arange(1.0, 99.0)))  # type: ignore[arg-type]
+    logger, shown = logging.Logger("changing"), io.StringIO()
+    logger.addHandler(logging.StreamHandler(shown))
+    base.execute("create table held (n)")
+
+    class Member:
+        pass
+
+    def precise() -> int:
+        decimals.prec += 1
+        return decimals.prec
+
+    def joined() -> int:
+        kept.append(Member())
+        members.add(kept[-1])
+        return len(members)
+
+    def mapped_item() -> int:
+        mapped[0] += 1
+        return mapped[0]
+
     return {
+        "file in memory": (lambda x: (text_file.write("a"), x)[1], text_file.getvalue),
+        "what a file in memory gives": (lambda x: x * byte_file.read(1)[0], byte_file.tell),
+        "file": (lambda x: (print("a", file=real), x)[1], real.tell),
+        "mapped memory": (lambda x: x * mapped_item(), lambda: mapped[0]),
+        "simple queue": (lambda x: (waiting.put(1), x)[1], waiting.qsize),
+        "rows of a file": (lambda x: x * int(next(rows)[0]), lambda: rows.line_num),
+        "found text": (lambda x: x * (next(found).start() + 1), lambda: next(found).start()),
+        "iterator of NumPy": (lambda x: x * next(flat), lambda: flat.index),
+        "iterator of PyTorch": (lambda x: x * next(loading), lambda: next(loading)),
+        "decimal context": (lambda x: x * precise(), lambda: decimals.prec),
+        "default": (lambda x: x * numbered[len(numbered)], lambda: dict(numbered)),
+        "database": (
+            lambda x: (base.execute("insert into held values (1)"), x)[1],
+            lambda: base.total_changes,
+        ),
+        "modules": (
+            lambda x: (grows.append(torch.nn.Identity()), x * len(grows))[1],
+            lambda: len(grows),
+        ),
+        "hooks": (
+            lambda x: (hooked.register_forward_hook(print), hooked(x))[1],
+            lambda: len(hooked._forward_hooks),
+        ),
+        "installed": (lambda x: (bar.update(), x)[1], lambda: bar.n),
+        "set of weak references": (lambda x: x * joined(), lambda: len(members)),
+        "logger": (lambda x: (logger.error("a"), x)[1], shown.getvalue),
         "list": (lambda x: x * (grown.append(3) or len(grown)), lambda: grown),
         "array": (lambda x: x * (fresh.append(3) or len(fresh)), lambda: fresh),
         "bytearray": (lambda x: x * item(raw), lambda: raw),
@@ -628,6 +690,36 @@ def test_a_compiled_function_changes_state_once_a_call(name: str) -> None:
     shown = held()
     assert [call(x).tolist() for _ in range(4)] == expected
     assert mine() == shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in _changing() if not name.startswith(("numbers", "unset"))],
+)
+def test_a_graph_tells_of_state_that_build_changes(name: str) -> None:
+    graph = nn.Graph.trace(_changing()[name][0])
+    with pytest.warns(UserWarning, match="It runs once for each program"):
+        _ = [graph(torch.ones(2)) for _ in range(2)]
+
+
+def test_what_does_not_change_is_not_told() -> None:
+    lock, pattern, silent = threading.Lock(), re.compile("a"), logging.getLogger(f"{__name__}.off")
+    record, numbers = struct.Struct("i"), io.StringIO("1\n2")
+    silent.setLevel(logging.CRITICAL)
+
+    def build(x: torch.Tensor) -> torch.Tensor:
+        silent.error("a")
+        with lock:
+            return x * len(pattern.findall("aa")) * record.size * len(numbers.getvalue())
+
+    graph = nn.Graph.trace(build)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert graph(torch.ones(1)).item() == 24
+        numbers.write("345")
+        assert graph(torch.ones(1)).item() == 24
+        numbers.write("6")
+        assert graph(torch.ones(1)).item() == 32
 
 
 @pytest.mark.parametrize("kind", ["list", "function", "count"])

@@ -54,7 +54,7 @@ class Reading:
         self.roots = list(roots_of(call.build, graph, modules))
         self.roots += attributes_of(call.names, call.leaves)
         self.frames = FrameRecorder(OUTSIDE)
-        self.before = Reads().walk(self.roots)
+        self.before = Reads(closely=True).walk(self.roots)
         keeps = bool(graph.__dict__.get("keeps_python_state"))
         self.live = attempt or keeps
         if keeps:
@@ -114,6 +114,8 @@ class Reading:
         if cleared:
             warn_of_cached(self.graph, self.name, cleared, home)
             after = Reads(self.frames.codes).walk(self.roots)
+        if self.graph.__dict__.get("keeps_python_state"):
+            refuse_lasting(self.name, after, home)
         warn_of_constants(self.graph, self.name, after, home)
         own = {id(d) for m in self.table.modules for d in (m._parameters, m._buffers, m._modules)}
         reads = [

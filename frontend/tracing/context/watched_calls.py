@@ -1,5 +1,6 @@
 """Calls by which Python code asks for what is different at each call: the time, random numbers, files, the state of
-PyTorch's generator. A trace would hold one outcome for ever."""
+PyTorch's generator, of which a trace would hold one outcome for ever; and calls that print, which it would not
+repeat."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import builtins
 import contextlib
 import datetime
 import io
+import logging
 import os
 import random
 import sys
@@ -25,8 +27,9 @@ from gflow.dialects.records import record
 from gflow.errors import GraphTraceError
 
 from .location import here, is_installed, owner_of, user_frame
+from .threads import here_only, replaced
 
-Kind = Literal["time", "random", "state", "file"]
+Kind = Literal["time", "random", "state", "file", "output"]
 #: what `watched_calls` tells: the name of a function that is called, and what it answers
 Met = Callable[[str, Kind], None]
 
@@ -47,6 +50,11 @@ _FOR_THEMSELVES = {
     "pkgutil", "platform", "pydoc", "sysconfig", "tempfile", "threading", "tokenize", "traceback", "unittest",
     "warnings", "zoneinfo",
 }  # fmt: skip
+
+
+_LOGGING = logging.Logger.handle.__code__.co_filename
+#: lines that were told to print once
+_told: dict[Any, Any] = {}
 
 
 @record
@@ -73,6 +81,8 @@ def _functions() -> list[_Watched]:
         found.append(_Watched(module, name, getattr(module, name), "random", through=True))
     for module, name in ((builtins, "open"), (os, "open"), (os, "listdir"), (os, "scandir")):
         found.append(_Watched(module, name, getattr(module, name), "file", through=True))
+    for module, name in ((builtins, "print"), (os, "write")):
+        found.append(_Watched(module, name, getattr(module, name), "output"))
     files = ((torch, ("load",)), (numpy, ("load", "loadtxt", "genfromtxt", "fromfile")))
     for module, names in files if numpy is not None else files[:1]:
         found += [_Watched(module, name, getattr(module, name), "file") for name in names]
@@ -130,14 +140,24 @@ class _Clock:
 @contextlib.contextmanager
 def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
     """While active, `met` gets the name of each function that this thread's own code calls for the time, a random
-    number, a file or the state of PyTorch's generator. importers: the globals of modules that may have imported such
-    functions by name; those of modules that are not installed are looked at, too."""
+    number, a file or the state of PyTorch's generator, and by which code that is not installed prints. importers: the
+    globals of modules that may have imported such functions by name; those of modules that are not installed are
+    looked at, too."""
     thread = threading.get_ident()
 
     def asked(what: str, kind: Kind, through: bool, frame: FrameType) -> None:
-        if threading.get_ident() == thread and _is_asked_by_user(frame, through):
+        asks = threading.get_ident() == thread and _is_asked_by_user(frame, through)
+        if asks and (kind != "output" or not is_installed(frame.f_code.co_filename)):
             met(what, kind)
 
+    def handle(logger: logging.Logger, record: logging.LogRecord) -> None:
+        frame = sys._getframe(2)  # behind the wrapper that asks for the thread
+        while frame.f_code.co_filename == _LOGGING and frame.f_back is not None:
+            frame = frame.f_back
+        asked(f"the logger {logger.name}", "output", False, frame)
+        emit(logger, record)
+
+    emit = logging.Logger.handle
     found = _functions()
     stand_ins: dict[int, Any] = {}
     for watched in found:
@@ -164,7 +184,8 @@ def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterato
                 if id(value) in stand_ins:
                     saved.append((names, key, value))
                     names[key] = stand_ins[id(value)]
-        yield
+        with replaced((logging.Logger, "handle", here_only(emit, handle))):
+            yield
     finally:
         try:
             put_back()
@@ -210,8 +231,8 @@ def _is_own(file: object) -> bool:
 
 def asked_by_build(graph: str, keeps_state: bool) -> Met:
     """What `watched_calls` calls while the `build()` of a graph runs: random numbers and the state of PyTorch's
-    generator are errors, the time and files are told. keeps_state: whether the program is one of a function that can
-    run in pieces (`gflow.compile`): all of them are errors, so that it does.
+    generator are errors, the time, files and what is printed are told. keeps_state: whether the program is one of a
+    function that can run in pieces (`gflow.compile`): all of them are errors, so that it does.
 
     Raises:
         GraphTraceError: (the function) for a random number or the state.
@@ -227,6 +248,15 @@ def asked_by_build(graph: str, keeps_state: bool) -> Met:
             raise GraphTraceError(
                 f"{begin}the number would stay the same. Draw it as a tensor (torch.rand), or pass it as an argument."
             )
+        if kind == "output":
+            if keeps_state:
+                raise GraphTraceError(f"{begin}nothing would be printed in later calls.")
+            text = (
+                f"build() of {graph} calls {name}. It runs once for each program, not at every call, so later calls "
+                "print nothing. Print outside of build(), or return what is to be printed."
+            )
+            warnings.warn_explicit(text, UserWarning, *user_frame(2), registry=_told)
+            return
         what = "the time" if kind == "time" else "what it reads"
         if keeps_state:
             raise GraphTraceError(f"{begin}{what} would stay the same. Pass it as an argument.")

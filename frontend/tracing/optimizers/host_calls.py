@@ -9,6 +9,7 @@ import contextvars
 import random
 import sys
 import threading
+import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
@@ -17,7 +18,7 @@ from typing import Any
 from gflow.errors import GraphTraceError
 from gflow.tracing.reads.settings import is_iterator
 
-from ..context.location import is_user_code
+from ..context.location import is_user_code, user_frame
 from ..context.watched_calls import Kind, watched_calls
 
 
@@ -27,6 +28,10 @@ def _error(where: str, name: str) -> GraphTraceError:
         "the same at each step. Draw random numbers as tensors (torch.rand), and keep counters in the "
         "state."
     )
+
+
+#: lines that were told to print once
+_told: dict[Any, Any] = {}
 
 
 class Refused:
@@ -144,7 +149,13 @@ def refused_calls(
     importers: as for `watched_calls`."""
 
     def refuse(name: str, kind: Kind) -> None:
-        raise _error(where, name)
+        if kind != "output":
+            raise _error(where, name)
+        text = (
+            f"{where}: step() calls {name}. A graph runs step() once, while it is traced, so later steps print "
+            "nothing."
+        )
+        warnings.warn_explicit(text, UserWarning, *user_frame(2), registry=_told)
 
     return watched_calls(refuse, importers)
 

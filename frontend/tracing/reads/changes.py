@@ -25,6 +25,10 @@ from .state import MISSING, now, same
 _told: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
 
+#: slots of modules, whose tensors are looked at in another way
+_OF_TENSORS = ("._parameters", "._buffers")
+
+
 def changed(before: Iterable[Read]) -> dict[str, str]:
     """What is not as it was read before: names, with what happened."""
     found: dict[str, str] = {}
@@ -33,6 +37,10 @@ def changed(before: Iterable[Read]) -> dict[str, str]:
         if read.kind in ("list", "dict"):
             if len(value) != len(read.value) or not all(map(same, value, read.value)):
                 found.setdefault(read.path, "items of it")
+        elif read.kind == "size" and value != read.value and not read.path.endswith(_OF_TENSORS):
+            found.setdefault(read.path, "items of it")
+        elif read.kind == "hooks" and value != read.value:
+            found.setdefault(read.path, "hooks in it")
         elif read.kind == "call" and not same(value, read.value):
             found.setdefault(read.path, "values in it")
         elif read.kind in ("item", "attribute", "cell") and not same(value, read.value):
@@ -42,8 +50,17 @@ def changed(before: Iterable[Read]) -> dict[str, str]:
 
 def put_back(before: Iterable[Read], names: frozenset[str] | set[str]) -> None:
     """Give what was read before the value that it had. names: attributes that are taken away where they were not."""
+    before = list(before)
+    held = {(id(r.holder), r.key) for r in before if r.kind == "slot"}
     for read in before:
         value = now(read)
+        if read.kind == "size" and value != read.value and read.path.endswith("._modules"):
+            for key in [k for k in read.holder if (id(read.holder), k) not in held]:
+                del read.holder[key]
+        elif read.kind == "hooks" and value != read.value:
+            hooks = read.holder if read.key is None else read.holder[read.key]
+            hooks.clear()
+            hooks.update(read.value)
         if read.value is MISSING and value is not MISSING and read.kind == "missing":
             delattr(read.holder, read.key)
         if read.kind == "names":
@@ -76,7 +93,16 @@ def _hidden(read: Read) -> str:
         return "turn attributes of a function into constants"
     if read.kind == "call" and read.path == ENVIRONMENT:
         return "turn the environment into constants"
+    if read.kind == "call" and isinstance(getattr(read.holder, "__self__", None), weakref.WeakSet):
+        return "turn the members of a WeakSet into constants"
     return ""
+
+
+def _hidden_iterator(held: Any) -> str:
+    """What TorchDynamo would do with an iterator that it has no form of its own for."""
+    return (
+        "turn what an iterator gives into constants" if isinstance(held, type(iter(int, 1))) else ""
+    )
 
 
 def _assign(read: Read) -> None:
@@ -107,10 +133,11 @@ def refuse_changes(
     for path in lost:
         file, line = _place(path, codes, home)
         raise StateChangedError(f"{file}:{line}: {name} puts a tensor into {path} at each call")
-    for path, what in changed(before).items():
+    changes = changed(before)
+    for path, what in changes.items():
         file, line = _place(path, codes, home)
         error = StateChangedError(f"{file}:{line}: {name} changes {path} ({what}) at each call")
-        error.hidden = next(filter(None, [_hidden(r) for r in before if r.path == path]), "")
+        error.hidden = next(filter(None, [_hidden(r) for r in before if r.path in changes]), "")
         raise error
 
 
@@ -199,24 +226,39 @@ def warn_of_cached(graph: Any, name: str, paths: Iterable[str], home: tuple[str,
 def refuse_lasting(name: str, reads: Reads, home: tuple[str, int]) -> None:
     """
     Raises:
-        StateChangedError: `build()` can take what is next of an iterator, or set a variable that had no value: none
-            is put back.
+        StateChangedError: `build()` can take what is next of an iterator, change what Python cannot look into, or set a
+            variable that had no value: none is put back.
     """
-    refused = [(path, f"take values from {path}, an iterator,") for path in reads.iterators]
-    refused += [(path, f"set {path}, which has no value,") for path in reads.unset]
-    for path, what in refused:
+    refused = [
+        (path, f"take values from {path}, an iterator,", _hidden_iterator(held))
+        for path, held in reads.iterators
+    ]
+    refused += [(path, f"change {path}, {what},", "") for path, what in reads.opaque]
+    refused += [(path, f"set {path}, which has no value,", "") for path in reads.unset]
+    for path, what, hidden in refused:
         file, line = _place(path, reads.codes, home)
-        raise StateChangedError(f"{file}:{line}: {name} can {what} at each call")
+        error = StateChangedError(f"{file}:{line}: {name} can {what} at each call")
+        error.hidden = hidden
+        raise error
 
 
 def warn_of_constants(graph: Any, name: str, reads: Reads, home: tuple[str, int]) -> None:
-    """Say once, for each, what no guard can see: what is next of an iterator. home: where `build()` stands."""
-    for path in reads.iterators:
+    """Say once, for each, what no guard can see: what is next of an iterator, and objects of C
+    code. home: where `build()` stands."""
+    for path, _ in reads.iterators:
         _tell(
             graph,
             path,
             f"build() of {name} can take values from {path}, an iterator. It runs once for each program, not "
             "at every call, so they are constants. Take them outside of build(), and pass them as arguments.",
+            _place(path, reads.codes, home),
+        )
+    for path, what in reads.opaque:
+        _tell(
+            graph,
+            path,
+            f"build() of {name} can change or read {path}, {what}. It runs once for each program, not at every call, "
+            "so what it changes is changed once, and what it reads is a constant. Use it outside of build().",
             _place(path, reads.codes, home),
         )
 

@@ -16,12 +16,13 @@ import operator
 import sys
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import (
     BuiltinFunctionType,
     CodeType,
     FunctionType,
+    GetSetDescriptorType,
     MappingProxyType,
     MethodType,
     MethodWrapperType,
@@ -36,7 +37,16 @@ from gflow.tracing.context.location import is_installed
 from gflow.tracing.program.unwrapped import unwrapped
 
 from .names import is_library, names_of, read_names
-from .settings import cleared_of, is_iterator, is_unset, putting_back, settings, value_of
+from .settings import (
+    cleared_of,
+    is_iterator,
+    is_unset,
+    module_of,
+    out_of_sight,
+    putting_back,
+    settings,
+    value_of,
+)
 
 _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum, range,
@@ -82,11 +92,11 @@ _WRITING = {"repr", "str", "format", "print", "f-string"}
 #: classes of the standard library that hold settings; all other objects of libraries are what they are
 _HOLDERS = (
     "argparse", "types", "collections", "configparser", "_thread", "threading", "queue", "weakref", "_weakrefset",
-    "multiprocessing",
+    "multiprocessing", "csv", "tempfile",
 )  # fmt: skip
 #: of these, those that keep what they hold under a name of their own
 _WRAPPERS = (
-    "collections", "configparser", "threading", "queue", "weakref", "_weakrefset", "multiprocessing",
+    "collections", "configparser", "threading", "queue", "weakref", "_weakrefset", "multiprocessing", "csv", "tempfile",
 )  # fmt: skip
 #: containers with more items are told by their identity and length
 MOST_ITEMS = 10_000
@@ -118,16 +128,19 @@ class Reads:
     """What code can read, from the objects that it starts with.
 
     codes: functions that ran, with their globals. known: objects that are not looked into. modules: PyTorch
-    modules that were reached, by name. tensors: those that were reached. iterators: names of what gives other values
-    at each use. unset: of variables that may be set, and have no value. cached: functions of `functools.lru_cache`,
-    with their names.
+    modules that were reached, by name. tensors: those that were reached. iterators: what gives other values
+    at each use, by name. opaque: names of what changes out of sight, with what they are. unset: of variables that may
+    be set, and have no value. cached: functions of `functools.lru_cache`, with their names. closely: what public
+    attributes of libraries' objects hold counts, too: their methods, which are not looked into, may change it.
     """
 
     def __init__(
         self,
         codes: Mapping[CodeType, dict[str, Any]] | None = None,
         known: Iterable[Any] = (),
+        closely: bool = False,
     ) -> None:
+        self.closely = closely
         self.codes: dict[CodeType, dict[str, Any]] = dict(codes or {})
         self.known = {id(k): k for k in known}
         self.names: set[str] = set()
@@ -135,11 +148,13 @@ class Reads:
         self.found: list[Read] = []
         self.modules: dict[str, torch.nn.Module] = {}
         self.tensors: list[torch.Tensor] = []
-        self.iterators: list[str] = []
+        self.iterators: list[tuple[str, Any]] = []
+        self.opaque: list[tuple[str, str]] = []
         self.unset: list[str] = []
         self.cached: list[tuple[str, Any]] = []
         self.reached: list[Any] = []
         self._seen: dict[Any, Any] = {}
+        self._own_names: set[str] = set()  # without those of libraries' code
         self._asked: set[str] = set()  # names that objects hold, as operator.attrgetter does
 
     def walk(self, roots: Iterable[tuple[str, Any]]) -> Reads:
@@ -163,9 +178,11 @@ class Reads:
 
     def _begin(self) -> None:
         self.found, self.modules, self.tensors, self.reached = [], {}, [], []
-        self.iterators, self.unset, self.cached, self._seen = [], [], [], dict(self.known)
+        self.iterators, self.opaque, self.unset, self.cached = [], [], [], []
+        self._seen = dict(self.known)
         self.names = set().union(*map(read_names, self.codes)) | _ALWAYS | self._asked
         own = [c for c in self.codes if not is_library(c)]
+        self._own_names = set().union(*map(read_names, own)) | self._asked
         self.assigning = "setattr" in self.names or any(names_of(c).assigned for c in own)
         computing = [c for c in own if names_of(c).computed]
         self.computed = bool(computing)
@@ -226,13 +243,18 @@ class Reads:
             if isinstance(value, contextvars.ContextVar):
                 self._visit(held, path)
         elif is_iterator(value):
-            self.iterators.append(path)
+            self.iterators.append((path, value))
         elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
             self._getter(value, path)
-        elif isinstance(value, (BuiltinFunctionType, MethodWrapperType)):
+        elif isinstance(value, (BuiltinFunctionType, MethodWrapperType)) or isinstance(
+            vars(type(value)).get("__self__"), GetSetDescriptorType
+        ):
             if not isinstance(value.__self__, (ModuleType, type)):  # a method of what it holds
+                self._asked.add(value.__name__)
                 self._visit(value.__self__, path)
         else:
+            if said := out_of_sight(value, self._own_names):
+                self.opaque.append((path, said))
             decorated = inspect.getattr_static(
                 value, "__wrapped__", None
             )  # as by functools.lru_cache
@@ -288,7 +310,7 @@ class Reads:
         for kind in ("_parameters", "_buffers", "_modules"):
             held = own.get(kind, {})
             self._add("slot", own, kind, held, f"{path}.{kind}")
-            self._add("size", held, None, len(held), path)
+            self._add("size", held, None, len(held), f"{path}.{kind}")
             for name, part in list(held.items()):
                 self._add("slot", held, name, part, f"{path}.{name}")
                 self._visit(part, f"{path}.{name}")
@@ -301,7 +323,7 @@ class Reads:
         for name in _CALLED:
             self._add("attribute", kind, name, getattr(kind, name), f"{kind.__qualname__}.{name}")
         for base in kind.__mro__:
-            if base is object or not _of_library(base.__module__) or ("own", base) in self._seen:
+            if base is object or not _of_library(module_of(base)) or ("own", base) in self._seen:
                 continue
             self._seen["own", base] = base
             own = vars(base)
@@ -447,28 +469,49 @@ class Reads:
             self.reached.append(value)
         for name, part in named:
             self._visit(part, name)
+        if isinstance(value, defaultdict):
+            self._visit(value.default_factory, f"{path}.default_factory")
         if type(value) not in (list, tuple, dict, set, frozenset, deque):
             self._attributes(value, path, False)
             self._class(type(value), path)
 
     def _object(self, value: Any, path: str) -> None:
         kind = type(value)
-        root = kind.__module__.partition(".")[0]
+        root = module_of(kind).partition(".")[0]
         if isinstance(value, threading.local):
             self._of_threads(value, path)
             return
+        if isinstance(value, weakref.WeakSet):
+            self._add("call", value.__len__, None, len(value), path)
         if root == "torch" and not _is_graph(value):
             self._stateful(value, path)
             return
-        if _of_library(kind.__module__) and root not in _HOLDERS and not _is_graph(value):
+        if _of_library(module_of(kind)) and root not in _HOLDERS and not _is_graph(value):
+            self._public(value, path)
             return
         self.reached.append(value)
+        if is_installed(getattr(sys.modules.get(module_of(kind)), "__file__", None) or ""):
+            self._public(value, path)
         # one that finds its attributes by code of its own, may find any
         computed = hasattr(kind, "__getattr__") and not _is_graph(value)
         computed |= root in _WRAPPERS
         self._attributes(value, path, computed or self.computed_by_user)
         self._add("class", value, None, kind, path)
         self._class(kind, path)
+
+    def _public(self, value: Any, path: str) -> None:
+        """Values and items that public attributes of a library's object hold."""
+        own = getattr(value, "__dict__", None)
+        for name, part in list(own.items()) if self.closely and type(own) is dict else []:
+            where = f"{path}.{name}"
+            if name.startswith("_"):
+                continue
+            if is_plain(part):
+                self._add("item", own, name, part, where)
+            elif type(part) in (list, set, deque) and len(part) <= MOST_ITEMS:
+                self._add("list", part, None, tuple(part), where)
+            elif type(part) is dict and len(part) <= MOST_ITEMS:
+                self._add("dict", part, None, (*part.keys(), *part.values()), where)
 
     def _stateful(self, value: Any, path: str) -> None:
         """An object of PyTorch's that is no tensor and no module, as an optimizer, its schedule, a distribution."""
@@ -485,7 +528,7 @@ class Reads:
         if issubclass(kind, torch.nn.Module):
             return
         for base in kind.__mro__:
-            if not _of_library(base.__module__):
+            if not _of_library(module_of(base)):
                 for name in _MAKING & vars(base).keys():
                     self._visit(vars(base)[name], f"{path}.{name}", root=True)
 
@@ -539,7 +582,7 @@ class Reads:
         done: set[str] = set()
         self._add("attribute", kind, "__mro__", kind.__mro__, kind.__qualname__)
         for base in kind.__mro__:
-            if _of_library(base.__module__):
+            if _of_library(module_of(base)):
                 continue
             self._add("names", vars(base), base, frozenset(vars(base)), base.__qualname__)
             for name, part in list(vars(base).items()):

@@ -9,11 +9,14 @@ import copy
 import ctypes
 import decimal
 import functools
+import inspect
+import io
+import mmap
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from types import GeneratorType
+from collections.abc import Callable, Collection, Iterable, Iterator
+from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -72,9 +75,9 @@ def settings(names: Iterable[str]) -> Iterator[_Setting]:
         yield ENVIRONMENT, _environment, functools.partial(_put_environment, dict(os.environ))
 
 
-def _decimals() -> str:
+def _decimals(of: decimal.Context | None = None) -> str:
     """The precision of decimal numbers, and how they are rounded; without flags of what has happened."""
-    context = decimal.getcontext().copy()
+    context = (of or decimal.getcontext()).copy()
     context.clear_flags()
     return repr(context)
 
@@ -89,9 +92,13 @@ def value_of(held: Any) -> Callable[[], Any] | None:
     if isinstance(held, contextvars.ContextVar):
         return functools.partial(_context, held)
     if isinstance(held, random.Random):
-        return held.getstate
+        return None if isinstance(held, random.SystemRandom) else held.getstate
     if isinstance(held, decimal.Decimal):
         return _decimals
+    if isinstance(held, decimal.Context):
+        return functools.partial(_decimals, held)
+    if isinstance(held, (io.StringIO, io.BytesIO, mmap.mmap)):
+        return None if held.closed or _length(held) > MOST_BYTES else functools.partial(_text, held)
     if isinstance(
         held, (memoryview, ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
     ):
@@ -117,6 +124,10 @@ def putting_back(held: Any) -> Callable[[], Any] | None:
         return None if is_unset(held) else functools.partial(held.set, held.get())
     if isinstance(held, random.Random):
         return functools.partial(held.setstate, held.getstate())
+    if isinstance(held, decimal.Context):
+        return functools.partial(_put_decimals, held.copy(), held)
+    if isinstance(held, (io.StringIO, io.BytesIO, mmap.mmap)):
+        return functools.partial(_put_text, held, *_text(held))
     if isinstance(held, (array.array, bytearray)):
         return functools.partial(held.__setitem__, slice(None), held[:])
     if isinstance(held, memoryview):
@@ -136,8 +147,31 @@ def putting_back(held: Any) -> Callable[[], Any] | None:
     return None
 
 
-def _put_decimals(held: decimal.Context) -> None:
-    now = decimal.getcontext()
+def _length(held: io.StringIO | io.BytesIO | mmap.mmap) -> int:
+    if isinstance(held, mmap.mmap):
+        return len(held)
+    return held.getbuffer().nbytes if isinstance(held, io.BytesIO) else len(held.getvalue())
+
+
+def _text(held: io.StringIO | io.BytesIO | mmap.mmap) -> tuple[Any, int]:
+    """What a file in memory holds, and where it is read next."""
+    if held.closed:
+        return "closed", 0
+    return held[:] if isinstance(held, mmap.mmap) else held.getvalue(), held.tell()
+
+
+def _put_text(held: Any, text: Any, place: int) -> None:
+    if isinstance(held, mmap.mmap):
+        held[:] = text
+    else:
+        held.seek(0)
+        held.truncate()
+        held.write(text)
+    held.seek(place)
+
+
+def _put_decimals(held: decimal.Context, now: decimal.Context | None = None) -> None:
+    now = now or decimal.getcontext()
     for name in ("prec", "rounding", "Emin", "Emax", "capitals", "clamp", "traps"):
         setattr(now, name, getattr(held, name))
 
@@ -196,8 +230,46 @@ def _context(variable: contextvars.ContextVar[Any]) -> Any:
 
 
 def is_iterator(held: Any) -> bool:
-    """Whether an object of Python's own gives other values each time it is asked, and keeps from sight
+    """Whether an object of C code, or of PyTorch's, gives other values each time it is asked, and keeps from sight
     which ones are next."""
     kind = type(held)
-    own = isinstance(held, GeneratorType) or kind.__module__ in ("itertools", "builtins")
-    return own and hasattr(kind, "__next__")
+    following = inspect.getattr_static(kind, "__next__", None)
+    if isinstance(following, FunctionType):
+        return module_of(kind).startswith("torch.")
+    return isinstance(following, WrapperDescriptorType) and not hasattr(kind, "fileno")
+
+
+#: modules whose objects of C code stay what they are, or are looked at in another way
+_LASTING = {
+    "_abc", "_ctypes", "_struct", "builtins", "ctypes", "functools", "numpy", "operator", "re", "torch", "types",
+    "typing", "zoneinfo",
+}  # fmt: skip
+
+
+def out_of_sight(held: Any, names: Collection[str]) -> str:
+    """What an object is called that changes where Python cannot look, by methods of C code that stand in `names`; ""
+    for others. Files, sockets and pipes change by functions (`print`) as well. Objects that are compared by value stay
+    what they are."""
+    kind = type(held)
+    if hasattr(kind, "fileno") and isinstance(kind, type):
+        return f"a file or connection ({kind.__name__})"
+    if kind.__hash__ is object.__hash__ and not _methods_of(kind).isdisjoint(names):
+        return f"an object of {kind.__name__}"
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _methods_of(kind: type) -> frozenset[str]:
+    """Methods that are written in C, without those of lasting objects."""
+    return frozenset(
+        name
+        for base in kind.__mro__
+        if module_of(base).partition(".")[0] not in _LASTING
+        for name, part in vars(base).items()
+        if isinstance(part, MethodDescriptorType) and not name.startswith("__")
+    )
+
+
+def module_of(kind: type) -> str:
+    """The name of the module of a class, which functions of Cython's classes do not have."""
+    return kind.__module__ if isinstance(kind.__module__, str) else ""

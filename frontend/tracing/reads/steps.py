@@ -23,7 +23,7 @@ class StepReading:
     their containers. where: what errors begin with. tensors: those that the step can reach.
 
     Raises:
-        GraphTraceError: an iterator is read, which gives another value at each step.
+        GraphTraceError: an iterator is read, which gives another value at each step, or what Python cannot look into.
     """
 
     def __init__(self, objects: Iterable[Any], known: Iterable[Any], where: str) -> None:
@@ -40,10 +40,15 @@ class StepReading:
         ]
         self._before = Reads(known=self._known).walk(self._roots)
         self.tensors = self._before.tensors
-        for path in self._before.iterators:
+        for path, _ in self._before.iterators:
             raise GraphTraceError(
                 f"{where}: step() can take values from {path}, an iterator: a graph runs step() once, while it "
                 "is traced. Keep a counter in the state, or the values in a list, and index it by the counter."
+            )
+        for path, what in self._before.opaque:
+            raise GraphTraceError(
+                f"{where}: step() can change or read {path}, {what}: a graph runs step() once, while it is traced. "
+                "Use it outside of the optimizer, after each call of the graph."
             )
 
     def after(self) -> Reads:
