@@ -14,7 +14,7 @@ import torch
 from function_trace import trace_graph
 from oracle.judge import REFUSALS
 from oracle.op_db import _drawable, _ops, _samples
-from test_engine_stablehlo import interpret
+from stablehlo_interpreter import interpret
 from torch.utils import _pytree as pytree
 
 from gflow.compiler.driver.pass_manager import run_pipeline

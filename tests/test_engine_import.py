@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -339,3 +340,35 @@ def test_opt(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"stablehlo.sort at {file}:2" in capsys.readouterr().err
     assert main([str(file), "--import=onnx"]) == 1
     assert "no form 'onnx' to import" in capsys.readouterr().err
+
+
+FLATTEN = """func.func public @main(%x: tensor<?x4xf32>, %s: tensor<f32>) -> tensor<?xf32> {
+  %c = stablehlo.constant dense<4> : tensor<i32>
+  %n = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?x4xf32>) -> tensor<i32>
+  %m = stablehlo.multiply %n, %c : tensor<i32>
+  %d = stablehlo.reshape %m : (tensor<i32>) -> tensor<1xi32>
+  %0 = stablehlo.dynamic_reshape %x, %d : (tensor<?x4xf32>, tensor<1xi32>) -> tensor<?xf32>
+  return %0 : tensor<?xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("shapes", "status", "text"),
+    [
+        (None, 1, r"dynamic dimensions \(tensor<\?x4xf32>\).*--import-shapes="),
+        ("3x4,scalar", 0, r"-> tensor<12xf32>"),
+        ("0x4,scalar", 0, r"-> tensor<0xf32>"),
+        ("3x5,scalar", 1, r"tensor<\?x4xf32> as argument 0, and shapes has \[3, 5\]"),
+        ("3x4", 1, "takes 2 arguments, and shapes has 1"),
+        ("3x-4,scalar", 1, "'-4' is no size"),
+    ],
+)
+def test_opt_for_shapes(
+    shapes: str | None, status: int, text: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "model.mlir"
+    file.write_text(FLATTEN)
+    options = [] if shapes is None else [f"--import-shapes={shapes}"]
+    assert main([str(file), "--import=stablehlo", *options]) == status
+    assert re.search(text, "".join(capsys.readouterr()))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from ir_interpreter import DTYPES
 from safetensors import safe_open
-from test_engine_stablehlo import interpret
+from stablehlo_interpreter import interpret
 from test_engines import Block, calls_of
 from torch import Tensor
 

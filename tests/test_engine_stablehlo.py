@@ -9,8 +9,8 @@ import pytest
 import torch
 from codegen_harness import Arg, b, make
 from engine_cases import EngineCase, all_cases, check
-from ir_interpreter import DTYPES
 from safetensors import safe_open
+from stablehlo_interpreter import interpret
 
 import gflow as flow
 from gflow import nn
@@ -18,35 +18,13 @@ from gflow.compiler.engines.form import NOWHERE, ON_RANKS, EngineError
 from gflow.compiler.engines.forms import FORMS
 from gflow.compiler.engines.stablehlo.write import portable, write_function
 from gflow.compiler.ir.modules import entry_function
-from gflow.dialects.constants import element_bytes, is_splat
-from gflow.dialects.mlir import ir, stablehlo
+from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
-from gflow.dialects.types import TensorType, tensor_type
+from gflow.dialects.types import TensorType
 from gflow.runtime.engines.load import load_code
 from gflow.runtime.engines.packages import available
 
 needs_xla = pytest.mark.skipif(not available("xla"), reason="jaxlib is not installed")
-
-
-def interpret(module: ir.Module, args: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Run on the reference interpreter."""
-    with module.context:
-        given = [_attribute(a) for a in args]
-        return [_tensor(a) for a in stablehlo().eval_module(module, given)]
-
-
-def _attribute(x: torch.Tensor) -> ir.Attribute:
-    dtype = next(name for name, known in DTYPES.items() if known == x.dtype)
-    raw = x.contiguous().view(torch.uint16) if dtype == "bf16" else x.contiguous()
-    return ir.DenseElementsAttr.get(raw.numpy(), type=TensorType(tuple(x.shape), dtype).mlir())
-
-
-def _tensor(attribute: ir.Attribute) -> torch.Tensor:
-    ty = tensor_type(attribute.type)
-    if ty.numel == 0:
-        return torch.empty(ty.shape, dtype=DTYPES[ty.dtype])
-    data = torch.frombuffer(bytearray(element_bytes(attribute, ty)), dtype=DTYPES[ty.dtype])
-    return (data.expand(ty.numel) if is_splat(attribute) else data).reshape(ty.shape)
 
 
 def written(case: EngineCase) -> ir.Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 import types
 import warnings
 import weakref
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 
 import gflow as flow
 from gflow import nn
+from gflow.tracing.data.unchanged import unchanged
 
 Module = torch.nn.Module
 Tensor = torch.Tensor
@@ -194,6 +196,14 @@ def _replace_dicts(model: Net) -> None:
     model.norm._buffers = {k: b + 1 for k, b in model.norm._buffers.items()}
 
 
+def _replace_own_dict(model: Net) -> None:
+    model.__dict__ = {**model.__dict__, "k": 7.0}
+
+
+def _other_class(model: Net) -> None:
+    model.drop.__class__ = _Doubled  # type: ignore[assignment]
+
+
 def _parametrize(model: Net) -> None:
     torch.nn.utils.parametrize.register_parametrization(model.last, "weight", _Doubled())
 
@@ -209,7 +219,8 @@ def _in_place(model: Net) -> None:
 
 CHANGES = [
     _replace_parameter, _replace_module, _load, _assign_buffer, _halve, _set_class, _set_item, _hook,
-    _pre_hook, _parametrize, _method, _in_place, _replace_hooks, _replace_dicts, Net.train, Net.double,
+    _pre_hook, _parametrize, _method, _in_place, _replace_hooks, _replace_dicts, _replace_own_dict,
+    _other_class, Net.train, Net.double,
 ]  # fmt: skip
 
 
@@ -264,6 +275,119 @@ def test_changes_of_modules(change: Callable[[Net], Any], compiled: str) -> None
             x = x.double()
         for _ in range(2):
             torch.testing.assert_close(graph(x), function(x))
+
+
+class _Part(Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.w
+
+
+class _Small(Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drop = _Part(), torch.nn.Dropout(0.0)
+        self.k, self.settings = 2.0, {"gain": 1.0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.first(x)) * self.k * self.settings["gain"]
+
+
+def test_changes_one_after_another() -> None:
+    """Each, also those that change nothing that is read, is followed by others of the same objects."""
+    model = _Small().eval()
+    function = _by_closure(model)
+    graph = nn.Graph.trace(function)
+    x = torch.ones(4)
+
+    def doubled(module: Any, args: Any, out: Tensor) -> Tensor:
+        return 2 * out
+
+    def plain_training(on: bool) -> None:
+        """A class that tells the mode of its objects itself."""
+        if on:
+            _Doubled.training = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment]
+        else:
+            del _Doubled.training
+
+    changes: list[Callable[[], Any]] = [
+        lambda: setattr(model.first, "_forward_hooks", OrderedDict()),
+        lambda: model.first._forward_hooks.update({5: doubled}),
+        lambda: model.first._forward_hooks.clear(),
+        lambda: setattr(model, "unread", 1),
+        lambda: setattr(model, "unread", 2),
+        lambda: setattr(model, "k", 3.5),
+        lambda: model.train().eval(),
+        lambda: model.train().eval(),
+        lambda: model.train().eval(),
+        lambda: model.train().eval(),
+        lambda: model.__dict__.update(k=4.5),
+        lambda: setattr(model, "__dict__", {**model.__dict__}),
+        lambda: setattr(model, "k", 5.5),
+        lambda: setattr(model.drop, "__class__", _Doubled),
+        lambda: plain_training(True),
+        lambda: plain_training(False),
+        lambda: model.first._parameters.update(w=torch.nn.Parameter(torch.ones(4))),
+        lambda: model._modules.update(first=_Part().eval()),
+        lambda: model.settings.update(gain=3.0),
+        lambda: model.settings.update(other=3.0),
+        lambda: torch.nn.modules.module._global_forward_hooks.update({7: doubled}),
+        lambda: torch.nn.modules.module._global_forward_hooks.clear(),
+    ]
+    with torch.no_grad():
+        for change in (lambda: None, *changes):
+            change()
+            for _ in range(2):
+                torch.testing.assert_close(graph(x), function(x))
+
+
+class _Object:
+    def __init__(self) -> None:
+        self.a, self.b = 0, 0
+
+    def set(self, value: int) -> None:
+        self.a = value
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, type("Own", (dict,), {})])
+def test_changes_of_dicts_are_told(kind: type) -> None:
+    """By the numbers that CPython gives them, where gflow goes by these."""
+    held, many, names = kind(a=1), [_Object() for _ in range(3)], {"k": 0}
+    exec("def f(n):\n    global k\n    k = n", names)
+    one = many[1]
+    changes: list[Callable[[int], Any]] = [
+        lambda n: held.__setitem__("a", n), lambda n: held.update(a=-n), lambda n: held.update({n: n}),
+        lambda n: held.setdefault(-n, n), lambda n: held.__delitem__(n), lambda n: held.pop(-n),
+        lambda n: held.__ior__({"b": n}), lambda n: held.popitem(), lambda n: held.clear(),
+        one.set, lambda n: setattr(one, "b", n), lambda n: object.__setattr__(one, "a", -n),
+        lambda n: vars(one).update(a=n / 2), lambda n: delattr(one, "b"), names["f"],
+        lambda n: setattr(one, "__dict__", {"a": n}),
+    ]  # fmt: skip
+    dicts = [held, *map(vars, many), names]
+    if (told := unchanged(dicts, many)) is None:
+        assert sys.version_info >= (3, 13)
+        return
+    for n in range(1000, 1100):  # bytecode is specialized once it has run often
+        for change in changes:
+            assert told.same()
+            assert told.changed()[0] == []
+            change(n)
+            assert not told.same()
+            if (found := told.changed()) is not None:
+                assert len(found[0]) == 1
+                found[1]()
+            else:
+                told = unchanged([held, *map(vars, many), names], many)
+                assert told is not None
+        vars(one).update(a=0, b=0)
+        told = unchanged([held, *map(vars, many), names], many)
+        assert told is not None
+    one.__class__ = type("Other", (_Object,), {})
+    assert not told.same()
+    assert told.changed() is None
 
 
 def test_changes_of_modules_with_gradients() -> None:

@@ -53,6 +53,10 @@ class Options:
         flag="import",
         value="form",
     )
+    import_shapes: str | None = _option(
+        "The shapes of all arguments for which a StableHLO program with dynamic dimensions is read: 8x4,4,scalar",
+        value="shape,...",
+    )
     run_reproducer: bool = _option("Run the pipeline that stands in a reproducer", False)
     split_input_file: bool = _option("Process each part between '// -----' lines on its own", False)
     verify_each: bool = _option("Run the verifier after each pass", True)

@@ -10,13 +10,37 @@ from .args import UsageError
 FORMS = ("mlir", "stablehlo")
 
 
-def check_import(form: str) -> None:
+def check_import(form: str, shapes: str | None) -> None:
     """
     Raises:
-        UsageError: there is no such form.
+        UsageError: there is no such form, or it has no shapes, or they are written otherwise.
     """
     if form not in FORMS:
         raise UsageError(f"no form '{form}' to import (known: {', '.join(FORMS)})")
+    if shapes is not None and form != "stablehlo":
+        raise UsageError("--import-shapes goes with --import=stablehlo")
+    _shapes(shapes)
+
+
+def _shapes(text: str | None) -> list[list[int]] | None:
+    if text is None:
+        return None
+    try:
+        return [
+            [] if shape == "scalar" else [*map(_size, shape.split("x"))]
+            for shape in text.split(",")
+            if text
+        ]
+    except ValueError as error:
+        raise UsageError(
+            f"--import-shapes={text}: {str(error)!r} is no size; it takes a shape for each argument, as 8x4,4,scalar"
+        ) from None
+
+
+def _size(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(text)
+    return int(text)
 
 
 def prepare_import(form: str, context: ir.Context) -> None:
@@ -28,21 +52,32 @@ def prepare_import(form: str, context: ir.Context) -> None:
         prepare(context)
 
 
-def import_op(form: str, root: ir.Operation, diagnostics: list[Diagnostic]) -> ir.Operation | None:
+def import_op(
+    form: str, shapes: str | None, root: ir.Operation, diagnostics: list[Diagnostic]
+) -> ir.Operation | None:
     """Convert a parsed program to the dialect. Returns None and adds diagnostics if it cannot be converted."""
     if form == "mlir":
         return root
     # start-up of gflow-opt: what is read loads what it needs
     from ..engines.form import EngineError
     from ..engines.stablehlo.read import read_module
+    from ..engines.stablehlo.refine import dynamic_types, refine
 
+    problem = ""
     if root.name != "builtin.module":
-        diagnostics.append(
-            Diagnostic("error", "a module is read from StableHLO", where="gflow-opt")
-        )
-        return None
-    try:
-        return read_module(root).operation
-    except EngineError as error:
-        diagnostics.append(Diagnostic("error", str(error), where="gflow-opt"))
-        return None
+        problem = "a module is read from StableHLO"
+    else:
+        given = _shapes(shapes)
+        try:
+            if given is not None:
+                refine(root, given)
+            elif found := dynamic_types(root):
+                raise EngineError(
+                    f"has dynamic dimensions ({', '.join(found)}): give the shapes of all its arguments, "
+                    "--import-shapes=8x4,4,scalar"
+                )
+            return read_module(root).operation
+        except EngineError as error:
+            problem = f"the program {error}"
+    diagnostics.append(Diagnostic("error", problem, where="gflow-opt"))
+    return None

@@ -71,7 +71,7 @@ def _main(argv: list[str]) -> int:
         if options.help or options.version or options.list_passes or options.show_dialects:
             print(_information(options))
             return 0
-        check_import(options.import_form)
+        check_import(options.import_form, options.import_shapes)
         results = Results(options)
         text = read_file(options.input)
         context = make_context()
@@ -196,7 +196,7 @@ class _Runner:
         implicit = not options.no_implicit_module
         root = parse(text, name, self.context, diagnostics, implicit)
         if root is not None:
-            root = import_op(options.import_form, root, diagnostics)
+            root = import_op(options.import_form, options.import_shapes, root, diagnostics)
         self.seconds["parse"] = self.seconds.get("parse", 0.0) + time.perf_counter() - start
         if root is None:
             return None

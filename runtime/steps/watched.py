@@ -9,6 +9,8 @@ from operator import attrgetter
 import numpy as np
 import torch
 
+from .words import Words
+
 #: elements of each tensor that are compared
 _SAMPLES = 8
 _version: Callable[[torch.Tensor], int] = attrgetter("_version")
@@ -48,23 +50,12 @@ class _Look:
         )
         if (at % width).any():  # then byte by byte
             at, width = (at[:, None] + np.arange(width)).ravel(), 1
-        first, last = int(at.min()), int(at.max())
-        self._at = (at - first) // width
-        self._memory = np.asarray(_Memory(first, (last - first) // width + 1, width))
-        self._was = self._memory.take(self._at).tobytes()
+        self._words = Words(at, width)
+        self._was = self._words.read().tobytes()
 
     def same(self) -> bool:
         """Whether the elements are unchanged."""
-        return bool(self._memory.take(self._at).tobytes() == self._was)
-
-
-class _Memory:
-    """What lies from an address on, as so many integers, for NumPy."""
-
-    def __init__(self, address: int, count: int, width: int) -> None:
-        self.__array_interface__ = {
-            "data": (address, True), "shape": (count,), "typestr": f"<i{width}", "version": 3,
-        }  # fmt: skip
+        return bool(self._words.read().tobytes() == self._was)
 
 
 def _looks(tensors: Sequence[torch.Tensor]) -> list[_Look]:

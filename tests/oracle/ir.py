@@ -3,8 +3,8 @@
 A module is grown (`random_ir`), or is what a random program (`growth.py`) was lowered to. It runs as it stands
 by the reference interpreter (`ir_interpreter`); then a pipeline is drawn for a target, and the module runs by
 the interpreter after all passes that keep it a tensor program, and as kernels: machine code, or Triton sources
-in Triton's interpreter. Engines that are installed give a second opinion of the module as it stands, where they have
-forms for all of its ops.
+in Triton's interpreter. StableHLO's reference interpreter, and engines that are installed, give second opinions of the
+module as it stands, where they have forms for all of its ops.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from codegen_harness import copies
 from function_trace import trace_graph
 from ir_interpreter import run_module
 from random_ir import LARGE, SMALL, random_args, random_module
+from stablehlo_interpreter import interpret
 from triton_interpreter import run_program
 
 from gflow.compiler.driver.compile import CompileOptions, compile_module
@@ -50,8 +51,8 @@ from .tensors import make
 
 Tensor = torch.Tensor
 
-#: engines that give a second opinion
-ENGINES = ("xla", "onnxruntime")
+#: elements of all values together up to which StableHLO's interpreter runs a module: it takes a microsecond for each
+_INTERPRETED = 1 << 16
 
 #: passes that code generation needs; all others are left out now and then
 NEEDED = ("gflow-fuse", "gflow-materialize", "gflow-select-kernels", "gflow-plan-memory")
@@ -217,9 +218,9 @@ def judge_subject(subject: Subject, target: str, pipeline: str) -> Verdict:
         if wrong is None:
             run = _by_machine_code if target == "cpu" else _by_triton
             wrong = _differs(subject, want, reference, run, pipeline, target)
-        for engine in filter(available, ENGINES):
-            if wrong is None and _fits(parse(subject.text), engine):
-                by = _by_xla if engine == "xla" else _by_onnxruntime
+        for engine, form, by in _SECOND:
+            given = engine is None or available(engine)
+            if wrong is None and given and _fits(parse(subject.text), form, engine):
                 wrong = _differs(subject, want, reference, by, pipeline, target)
     return wrong or Verdict("ok", where=f"{subject.kind} {target}")
 
@@ -246,16 +247,25 @@ def _by_triton(module: ir.Module, args: list[Tensor], pipeline: str, target: str
     )
 
 
-def _fits(module: ir.Module, engine: str) -> bool:
-    """Whether an engine has a form for every op."""
-    form = form_of(engine)
+def _fits(module: ir.Module, name: str, engine: str | None) -> bool:
+    """Whether there is a form for every op, and the module is small enough for an interpreter."""
+    form = form_of(name)
     with module.context:
         block = entry_function(module).regions[0].blocks[0]
         if any(type_of(x).dtype not in form.dtypes for x in block.arguments):
             return False
         ops = [o.operation for o in block.operations]
         ops = [o for o in ops if o.name.startswith("gflow.") and o.name != "gflow.check"]
+        values = sum(type_of(x).numel for op in ops for x in op.results)
+        if engine is None and values > _INTERPRETED:
+            return False
         return not any(form.why_not(call_of(op)) for op in ops)
+
+
+def _by_stablehlo_interpreter(
+    module: ir.Module, args: list[Tensor], pipeline: str, target: str
+) -> list[Tensor]:
+    return interpret(write_function(entry_function(module), checks=True).module, args)
 
 
 def _by_xla(module: ir.Module, args: list[Tensor], pipeline: str, target: str) -> list[Tensor]:
@@ -277,6 +287,12 @@ def _by_onnxruntime(
 
 
 Run = Callable[[ir.Module, "list[Tensor]", str, str], "list[Tensor]"]
+#: what gives a second opinion: an engine, or an interpreter that is always there, whose form it runs, and how
+_SECOND: tuple[tuple[str | None, str, Run], ...] = (
+    (None, "xla", _by_stablehlo_interpreter),
+    ("xla", "xla", _by_xla),
+    ("onnxruntime", "onnxruntime", _by_onnxruntime),
+)
 
 
 def _differs(

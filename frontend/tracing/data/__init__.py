@@ -7,6 +7,7 @@ places      where in an optimizer Python keeps what a traced step reads: its dic
 pytrees     nested arguments and results: what PyTorch's pytrees know, dataclasses, and objects as results
 sizes       sizes that vary from call to call, in a trace
 trace       the trace: `build()`, its backward and the optimizers' updates as one list of ATen ops
+unchanged   whether Python objects are as they were, told by numbers that CPython changes with them
 updates     which updates in place a program can make
 values      what a trace is made of: tensor values, ops with their locations, inputs and outputs
 """

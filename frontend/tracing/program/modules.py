@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_leaves
 
 from gflow.dialects.records import record
 
+from ..data.unchanged import unchanged
+
 _training = operator.attrgetter("training")
 _requires_grad = operator.attrgetter("requires_grad")
 
@@ -55,6 +57,9 @@ class ModuleTable:
         parents = [m._modules for m in self.modules]
         object.__setattr__(self, "_tree", (parents, _children(parents)))
         object.__setattr__(self, "_held", (held, [*map(len, held)]))
+        object.__setattr__(self, "_kinds", {*map(type, self.modules)})
+        # what tells that the latest look at tensors and at modes still holds, and these modes
+        object.__setattr__(self, "_latest", [None, None, ()])
 
     def with_modules(self, roots: Mapping[str, torch.nn.Module]) -> ModuleTable:
         """The table with other modules at its end."""
@@ -62,19 +67,34 @@ class ModuleTable:
 
     def is_current(self) -> bool:
         """Every parameter, buffer and submodule is still the one it was, and no module has more."""
+        told, *_ = self._latest  # type: ignore[attr-defined]
+        if told is not None and told.same():
+            return True
         holders, keys, tensors = self._columns  # type: ignore[attr-defined]
         parents, children = self._tree  # type: ignore[attr-defined]
         held, sizes = self._held  # type: ignore[attr-defined]
-        return (
+        told = unchanged([*held, *parents])  # as it is before it is compared
+        current = (
             all(map(operator.is_, map(dict.get, holders, keys), tensors))
             and _children(parents) == children
             and [*map(len, held)] == sizes
         )
+        self._latest[0] = told if current else None  # type: ignore[attr-defined]
+        return current
 
     def modes(self) -> tuple[bool, ...]:
         """Train or eval mode of every module, and which parameters are trained."""
-        parameters = self._parameters  # type: ignore[attr-defined]
-        return (*map(_training, self.modules), *map(_requires_grad, parameters))
+        _, told, flags = self._latest  # type: ignore[attr-defined]
+        if told is None or not told.same() or any(map(_finds_training, self._kinds)):  # type: ignore[attr-defined]
+            told = unchanged([*map(vars, self.modules)], self.modules)
+            flags = (*map(_training, self.modules),)
+            self._latest[1:] = told, flags  # type: ignore[attr-defined]
+        return (*flags, *map(_requires_grad, self._parameters))  # type: ignore[attr-defined]
+
+
+def _finds_training(kind: Any) -> bool:
+    """Whether a class itself has to do with where its objects' `training` is found."""
+    return hasattr(kind, "training") or kind.__getattribute__ is not object.__getattribute__
 
 
 def _children(parents: list[dict[str, Any]]) -> list[Any]:

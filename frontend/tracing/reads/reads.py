@@ -304,6 +304,7 @@ class Reads:
                 for hook in hooks.values():
                     self._visit(hook, f"{path}.{kind}")
         self._add("class", module, None, type(module), path)
+        self._add("attribute", module, "__dict__", own, f"{path}.__dict__")
         self._class(type(module), path)
         self._methods(type(module))
         self._hooks_of_all()
@@ -541,6 +542,8 @@ class Reads:
                 ):
                     self._item(own, name, f"{path}.{name}")
             self._add("names", own, all_of_them, frozenset(own), path)
+            if value.__dict__ is own:
+                self._add("attribute", value, "__dict__", own, f"{path}.__dict__")
         kind: Any = type(value)
         for name in _slots(kind):
             if all_of_them or name in self.names:
