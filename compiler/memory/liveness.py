@@ -15,7 +15,7 @@ from gflow.dialects.mlir import func
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, extent_bytes, is_view, layouts
 from .analyses import analysis
-from .in_place import FusedKernel
+from .in_place import FusedKernel, adds_in_place
 from .results import owners, same_order
 
 #: the alignment of buffers in bytes: a cache line, and the widest vector
@@ -59,7 +59,7 @@ class TakesOver:
 
     def __call__(self, o: Op, operand: int, result: int) -> bool:
         key = (o.results[result], operand)
-        if o.name == "index_copy":
+        if o.name in ("index_copy", "index_add"):
             return operand == 0
         if key not in self._known:
             kernel = self._kernels.get(o.results[0])
@@ -184,11 +184,11 @@ def _add(lives: Lives, last: dict[int, int], o: Op, n: int) -> None:
 
 
 def _dying(lives: Lives, last: dict[int, int], o: Op, n: int) -> int | None:
-    """The value whose buffer result `n` of a fused op can take over; None: there is none.
+    """The value whose buffer result `n` of an op can take over; None: there is none.
 
     It is an operand, or the base of an operand that is a view of all its elements in order.
     """
-    if lives.takes_over is None or o.name != "fused":
+    if lives.takes_over is None or not (o.name == "fused" or adds_in_place(o.op)):
         return None
     body, at = lives.body, lives.at
     ty = body.types[o.results[n]]
