@@ -154,7 +154,25 @@ def _regions() -> list[Case]:
         args = [Arg(shape, strides=strides), Arg(c), Arg(c), Arg(shape, strides=strides)]
         name = f"batch norm {channel} {strides}"
         cases.append(make(name, args, reductions._batch_norm(channel), alias={1: 2}, **close))
+    shape = (24, 2, 40)
+    cases.append(
+        make("around a pivot", [Arg(shape), Arg(shape[2:])], _around_a_pivot, alias={1: 1}, **close)
+    )
     return cases
+
+
+def _around_a_pivot(x: ir.Value, running: ir.Value) -> list[ir.Value]:
+    """Centered and scaled columns; their sums are taken around the mean of two rows of the same buffer."""
+    shape = builder.type_of(x).shape
+    x = b("tanh", b("transpose", b("transpose", x, permutation=(1, 0, 2)), permutation=(1, 0, 2)))
+    ends = ((0, 0, 0), (1, 1, shape[2])), ((12, 1, 0), (13, 2, shape[2]))
+    rows = [b("slice", x, starts=at, limits=to, strides=(1, 1, 1)) for at, to in ends]
+    pivot = b("reshape", b("add", *rows), shape=shape[2:])
+    near = b("sub", x, spread(pivot, shape, 2))
+    mean, square = (reduce("sum", v, 0, 1) for v in (near, b("mul", near, near)))
+    scale = b("rsqrt", b("add", b("abs", square), full(1, square)))
+    y = b("mul", b("sub", near, spread(mean, shape, 2)), spread(scale, shape, 2))
+    return [b("exp", y), b("add", running, b("add", pivot, mean))]
 
 
 def test_norms_and_softmax() -> None:

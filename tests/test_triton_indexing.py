@@ -142,6 +142,45 @@ def test_sums_of_halves_are_rounded_once() -> None:
     assert torch.equal(found, exact.bfloat16())
 
 
+@pytest.mark.parametrize("count", [12, 1100])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_sums_are_added_to_another_gradient(dtype: str, count: int) -> None:
+    """In place of a product's result: tied weights. Rows without an index are not touched, and stay as they are."""
+
+    def body(args: list[ir.Value]) -> list[ir.Value]:
+        index, source, x, y = args
+        other = builder.build("matmul", [x, y])
+        zeros = builder.splat(0.0, builder.type_of(other))
+        total = builder.build("index_add", [zeros, index, source], {"dim": 0})
+        if dtype == "f32":
+            return [builder.build("add", [other, total])]
+        wide = [builder.convert(v, "f32") for v in (total, other)]
+        return [builder.build("exp", [builder.convert(builder.build("add", wide), dtype)])]
+
+    index = torch.where(torch.rand(count) < 0.9, 3, torch.randint(70, (count,)))
+    types = [f"{count}xi64", f"{count}x16x{dtype}", f"70x32x{dtype}", f"32x16x{dtype}"]
+    shapes = (count, 16), (70, 32), (32, 16)
+    args = [index, *((torch.randint(-8, 8, s) / 64).to(DTYPES[dtype]) for s in shapes)]
+    with make_context():
+        program = compile_module(
+            ir.Module.parse(_function(types, body)), CompileOptions(target="cuda:90")
+        )
+    kernels = [s.kernel.rpartition("_")[0] for s in program.steps if isinstance(s, LaunchStep)]
+    assert not [name for name in kernels if "add" in name and not name.startswith("index_add")]
+    ((adds, out),) = [
+        (s.args[0], s.args[4])
+        for s in program.steps
+        if isinstance(s, LaunchStep) and "index_add_" in s.kernel[:10] and "pieces" not in s.kernel
+    ]
+    assert (adds == out) == (dtype == "bf16")  # a result of the function has a place of its own
+    (found,) = Executable(program, InterpreterDevice())([a.clone() for a in args])
+    exact = (args[2].double() @ args[3].double()).index_add(0, index, args[1].double())
+    exact = exact if dtype == "f32" else exact.exp()
+    torch.testing.assert_close(
+        found.double(), exact, rtol=1e-5 if dtype == "f32" else 2e-2, atol=1e-5
+    )
+
+
 def test_no_program_walks_a_long_run() -> None:
     """Token types: 1,040 of 1,100 indices are equal. Pieces of 32 are summed side by side; what is before and behind
     them, and their sums, are less than 2 · 32 and 32 rows."""

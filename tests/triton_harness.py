@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -10,14 +11,21 @@ from ir_interpreter import run_module
 from triton_interpreter import run_program
 
 from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.driver.pipelines import PipelineOptions, build_pipeline
+from gflow.compiler.targets import parse_target
 from gflow.dialects.program import AtenStep, Program
 
 TARGET = "cuda:90"
 
 
 def pipeline_of(target: str) -> str:
-    """The harness's pipeline with kernels for a target."""
-    return PIPELINE.replace(SELECT, f"gflow-select-kernels{{target={target}}}")
+    """The harness's pipeline with the fusion of a target, and kernels for it."""
+    fuse = re.search(
+        r"gflow-fuse(\{.*?\})?", build_pipeline(PipelineOptions(), parse_target(target))
+    )
+    assert fuse
+    given = PIPELINE.replace("gflow-fuse", fuse[0])
+    return given.replace(SELECT, f"gflow-select-kernels{{target={target}}}")
 
 
 def compile_case(case: Case) -> Program:

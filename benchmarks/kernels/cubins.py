@@ -1,8 +1,8 @@
 """What the kernels of whole training steps need of a GPU, without one: each is compiled to machine code.
 
     python -m benchmarks cubins [--models gpt2,llama] [--targets cuda:80,hip:gfx942] [--json FILE] [--kernels]
-    python -m benchmarks cubins --targets cuda:90 --check       # beside what was written down
-    python -m benchmarks cubins --targets cuda:90 --write       # writes it down anew
+    python -m benchmarks cubins --targets cuda:90 --check       # compare with what is recorded
+    python -m benchmarks cubins --targets cuda:90 --write       # record again
 
 For each kernel: registers, bytes that spill, shared memory, warps, matrix instructions; and, of NVIDIA's, how it moves
 memory: the width of its accesses (bytes of a thread), the share of bytes that move 16 at a time, what a
@@ -12,10 +12,10 @@ of an iteration, these over what tensor cores need of them, and the pipe that ne
 target: how many kernels, and the seconds of a first call's phases, with empty caches (cold) and with full ones
 (warm). Kernels are compiled by as many processes as there are cores.
 
-`benchmarks/results/cubins.json` has what was written down; `--write` adds the version of Triton that it holds for.
-`worse` says what has become
-worse since, kernel by kernel; `tests/test_cubins.py` asks it of some kernels in continuous integration, and of all in
-the sweep.
+`benchmarks/results/cubins.json` has the recorded rows; `--write` adds the version of Triton that they are valid for.
+`--check` compares kernel by kernel. Both compile only kernels whose text or configurations are not recorded; to measure
+all of a model anew (for another model of loops), remove its entry.
+`tests/test_cubins.py` does the same for two models in each run, and for all in the sweep.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -38,6 +38,7 @@ from benchmarks.harness.measure import note
 from benchmarks.harness.report import number, table
 from benchmarks.kernels.machine_code import Traffic, traffic_of
 from benchmarks.workloads.cuda_steps import MODELS, Model, trace_of
+from gflow.compiler import CompileOptions
 from gflow.compiler.emit.triton.toolchain.compile import triton_version
 from gflow.compiler.reports.sass.kernel import kernel_time, resident
 from gflow.compiler.targets import Device, parse_target
@@ -53,8 +54,8 @@ SPILLS = {"attention_key_grad": "8 bytes around the inner loop of 8.0, not in it
 _HALVES = ("*fp16", "*bf16")
 
 RESULTS = Path(__file__).parent.parent / "results" / "cubins.json"
-#: how much longer an iteration of a main loop may take than what was written down; registers more that a thread may
-#: have, which are handed out by eights
+#: how much longer than recorded an iteration of a main loop may take; additional registers that a thread may have,
+#: which are allocated by eights
 _LONGER, _REGISTERS = 1.02, 8
 
 
@@ -78,8 +79,8 @@ def _cache() -> Iterator[None]:
 def programs(
     model: Model, targets: tuple[str, ...], timed: bool = True
 ) -> Iterator[tuple[Any, dict[str, float]]]:
-    """The program of a training step with machine code, for each target, and its seconds by phase. Without `timed`
-    there are none, and kernels in the disk cache are taken from there."""
+    """The program of a training step for each target, and its seconds by phase. If `timed`, its kernels are compiled;
+    otherwise there are no seconds and no machine code yet."""
     from gflow.execution.device import add_code
     from gflow.execution.executor import program_of
 
@@ -90,9 +91,7 @@ def programs(
     for target in targets:
         if not timed:
             options = replace(graph.config.resolved(), target=target, timing={})
-            program = program_of(trace, options)
-            add_code(program, options, always=True)
-            yield program, {}
+            yield program_of(trace, options), {}
             continue
         seconds = {"trace": traced}
         with _cache():
@@ -110,6 +109,13 @@ def programs(
                     seconds["compile"] = end - planned
                 seconds[state] = end - start
         yield program, seconds
+
+
+def _compile(program: Any) -> None:
+    """Add machine code, from the disk cache where it is there."""
+    from gflow.execution.device import add_code
+
+    add_code(program, CompileOptions(target=program.target), always=True)
 
 
 def rows_of(program: Any) -> list[Row]:
@@ -136,6 +142,7 @@ def rows_of(program: Any) -> list[Row]:
                 "spills": code.spills,
                 "shared": code.shared,
                 "warps": code.warps,
+                "stages": kernel.configs[config].num_stages,
                 "instructions": list(code.instructions),
                 **(
                     {"scalar spills": code.scalar_spills}
@@ -186,40 +193,80 @@ def problems(rows: Sequence[Row]) -> list[str]:
 
 
 def recorded(model: str, target: str) -> dict[str, Any] | None:
-    """What was written down of a model by `--write`; None where nothing was, or with another version of Triton."""
+    """The recorded entry of a model; None without one, or if it is of another version of Triton."""
     found = json.loads(RESULTS.read_text())["models"]
     key = model, target, triton_version()
     same = (m for m in found if (m["model"], m["target"], m.get("triton")) == key)
     return next(same, None)
 
 
-def worse(rows: Sequence[Row], known: Sequence[Row], *, some: bool = False) -> list[str]:
-    """What has become worse of kernels. rows, known: theirs now, and as written down. some: `rows` are a part of them.
+def changed(program: Any, known: Mapping[str, Any]) -> list[str]:
+    """What has become worse of a program since its kernels were recorded.
 
-    A kernel's name has a digest of its text. Kernels whose text has changed are compared with those of the same ops, in
-    the order of launches; with none of the same ops, a kernel is new. Compared are bytes that spill, registers, bytes
-    of accesses of two bytes or one, and cycles of an iteration of the main loop; of another tile, for each element.
+    Recorded kernels are removed from the program, and the others are compiled.
+    """
+    steps = _launches(program)
+    used = {s.kernel for s in steps}
+    rows = _rows_without(program, {row["kernel"] for row in known["kernels"]})
+    gone = [row for row in known["kernels"] if row["kernel"] not in used]
+    found = [*problems(rows), *worse(rows, gone)]
+    for what, now in (("launches", len(steps)), ("arena", program.arena_bytes)):
+        if now > known[what]:
+            found.append(f"{what}: {now:,}, {known[what]:,} before")
+    return found
+
+
+def _launches(program: Any) -> list[Any]:
+    from gflow.dialects.program import LaunchStep
+
+    return [s for s in program.steps if isinstance(s, LaunchStep)]
+
+
+def _rows_without(program: Any, recorded_names: Set[str]) -> list[Row]:
+    """The rows of kernels that are not recorded; the others are removed from the program.
+
+    A kernel's name has a digest of its text, of what Triton knows of its arguments, and of its configurations, so a
+    recorded name with the same version of Triton is the same machine code.
+    """
+    program.steps = [s for s in _launches(program) if s.kernel not in recorded_names]
+    new = {s.kernel for s in program.steps}
+    program.triton = {name: kernel for name, kernel in program.triton.items() if name in new}
+    _compile(program)
+    return rows_of(program)
+
+
+def renewed(program: Any, known: Mapping[str, Any]) -> list[Row]:
+    """The rows of a program of which some kernels are recorded; these are not compiled again."""
+    counts = Counter(s.kernel for s in _launches(program))
+    named = Counter(row["kernel"] for row in known["kernels"])
+    kept = [
+        {**row, "launches": counts[row["kernel"]]}
+        for row in known["kernels"]
+        if row["kernel"] in counts and named[row["kernel"]] == 1
+    ]
+    rows = kept + _rows_without(program, {row["kernel"] for row in kept})
+    order = list(counts)
+    return sorted(rows, key=lambda row: order.index(row["kernel"]))
+
+
+def worse(rows: Sequence[Row], known: Sequence[Row]) -> list[str]:
+    """What has become worse of kernels. rows, known: new kernels, and recorded ones that are no longer launched.
+
+    A kernel is compared with one of the same ops, in the order of launches; with none of the same ops, it is reported,
+    so that it gets recorded. Compared are spilled bytes, registers, shared memory (of the same tile), bytes in accesses
+    of two bytes or one, and cycles of an iteration of the main loop; of another tile, for each element.
     """
     left: dict[str, list[Row]] = {}
     for row in known:
         left.setdefault(_stem(row), []).append(row)
-    same, changed = [], []
+    problems = []
     for row in rows:
         of_stem = left.get(_stem(row), [])
-        found = next((k for k in of_stem if k["kernel"] == row["kernel"]), None)
-        if found is None:
-            changed.append(row)
-        else:
-            of_stem.remove(found)
-            same.append((row, found))
-    problems = []
-    for row in changed:
-        of_stem = left.get(_stem(row), [])
         if of_stem:
-            same.append((row, of_stem.pop(0)))
-        elif not some:
-            problems.append(f"{row['kernel']} is not in {RESULTS.name}: --write writes it down")
-    return problems + [p for row, before in same for p in _worse(row, before)]
+            problems += _worse(row, of_stem.pop(0))
+        else:
+            problems.append(f"{row['kernel']} is not in {RESULTS.name}: --write records it")
+    return problems
 
 
 def _stem(row: Row) -> str:
@@ -229,15 +276,17 @@ def _stem(row: Row) -> str:
 
 
 def _worse(row: Row, before: Row) -> list[str]:
-    pairs = {
-        "bytes that spill": (row["spills"], before["spills"]),
-        "registers": (row["registers"], before["registers"] + _REGISTERS),
-        "bytes of narrow accesses": (row["narrow"], before["narrow"]),
+    limits = {
+        "spilled bytes": ("spills", 0),
+        "registers": ("registers", _REGISTERS),
+        "bytes in narrow accesses": ("narrow", 0),
     }
+    if row["config"] == before["config"]:
+        limits["bytes of shared memory"] = ("shared", 0)
     found = [
-        f"{row['kernel']}: {now} {what}, {limit - _REGISTERS * (what == 'registers')} before"
-        for what, (now, limit) in pairs.items()
-        if now > limit
+        f"{row['kernel']}: {row[name]} {what}, {before[name]} before"
+        for what, (name, more) in limits.items()
+        if row.get(name, 0) > before.get(name, 0) + more
     ]
     if "cycles" in row and "cycles" in before:
         now, then = (r["cycles"] / _block(r) for r in (row, before))
@@ -259,17 +308,19 @@ def measure(model: Model, targets: tuple[str, ...], timed: bool = True) -> list[
 
     results = []
     for program, seconds in programs(model, targets, timed):
-        rows = rows_of(program)
+        arena, aten = program.arena_bytes, [s for s in program.steps if isinstance(s, AtenStep)]
+        known = None if timed else recorded(model.name, program.target)
+        if not timed and known is None:
+            _compile(program)
+        rows = rows_of(program) if known is None else renewed(program, known)
         results.append(
             {
                 "model": model.name,
                 "target": program.target,
                 "seconds": {name: round(value, 2) for name, value in seconds.items()},
                 "launches": sum(row["launches"] for row in rows),
-                "through PyTorch": dict(
-                    Counter(s.overload for s in program.steps if isinstance(s, AtenStep))
-                ),
-                "arena": program.arena_bytes,
+                "through PyTorch": dict(Counter(s.overload for s in aten)),
+                "arena": arena,
                 "kernels": rows,
             }
         )
@@ -342,20 +393,19 @@ def kernels(result: dict[str, Any]) -> str:
     return f"{result['model']}, {result['target']}\n" + table(head, lines)
 
 
-def _checked(result: dict[str, Any]) -> list[str]:
-    """What has become worse of a model."""
-    known = recorded(result["model"], result["target"])
-    if known is None:
-        return [f"nothing is written down of it with Triton {triton_version()}"]
-    found = worse(result["kernels"], known["kernels"])
-    for what in ("launches", "arena"):
-        if result[what] > known[what]:
-            found.append(f"{what}: {result[what]:,}, {known[what]:,} before")
+def check(model: Model, targets: tuple[str, ...]) -> list[str]:
+    """What has become worse of a model since it was recorded."""
+    found = []
+    for program, _ in programs(model, targets, timed=False):
+        known = recorded(model.name, program.target)
+        missing = [f"nothing is recorded of it with Triton {triton_version()}"]
+        problems = missing if known is None else changed(program, known)
+        found += [f"{model.name}, {program.target}: {p}" for p in problems]
     return found
 
 
 def _write(results: Sequence[dict[str, Any]]) -> None:
-    """Replace what was written down of models, but for seconds, which a run of another kind has measured."""
+    """Replace the entries of models, but not their seconds, which another kind of run has measured."""
     file = json.loads(RESULTS.read_text())
     before = {(m["model"], m["target"]): m for m in file["models"]}
     for r in results:
@@ -382,10 +432,14 @@ def main(argv: list[str]) -> int:
     if unknown:
         parser.error(f"no model {unknown[0]!r}; there are {', '.join(MODELS)}")
     targets = tuple(args.targets.split(","))
+    if args.check:
+        found = [p for name in names for p in check(MODELS[name], targets)]
+        print("\n".join(found))
+        return 1 if found else 0
     result: dict[str, Any] = {"machine": machine.describe(), "models": []}
     for name in names:
         note(f"  cubins: {MODELS[name].description}")
-        result["models"] += measure(MODELS[name], targets, not (args.check or args.write))
+        result["models"] += measure(MODELS[name], targets, not args.write)
         if args.json:  # after every model: a long run that is stopped keeps what it has
             args.json.write_text(text_of(result))
     if args.kernels:
@@ -394,7 +448,7 @@ def main(argv: list[str]) -> int:
     found = [
         f"{r['model']}, {r['target']}: {p}"
         for r in result["models"]
-        for p in [*problems(r["kernels"]), *(_checked(r) if args.check else ())]
+        for p in problems(r["kernels"])
     ]
     if args.write:
         _write(result["models"])

@@ -181,7 +181,10 @@ def _distribution(options: PipelineOptions) -> list[str]:
 
 
 #: a GPU computes some 20 operations in the time of moving one byte, and an epilogue saves a pass over memory
-_GPU_FUSION = {"recompute-cost": "80", "recompute-normalized": "true", "split-reductions": "true"}
+_GPU_FUSION = {
+    "recompute-cost": "80", "recompute-normalized": "true", "recompute-small": "true", "column-length": "256",
+    "split-reductions": "true",
+}  # fmt: skip
 
 
 #: blocks of rows per multiprocessor in sums over columns; the sums of a block are in registers

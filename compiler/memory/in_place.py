@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gflow.dialects import builder
 from gflow.dialects.attributes import read as read_attributes
+from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import CONTRACTIONS, OPS
 
@@ -13,8 +14,15 @@ _KEEPS_POSITION = frozenset(
 )
 
 
-#: ops that may write a result over an operand
+#: ops that may write a result over an operand, whatever runs them
 OVERWRITES = frozenset({"fused", "index_copy"})
+
+
+def adds_in_place(o: ir.Operation) -> bool:
+    """Whether an op is a `gflow.index_add` whose kernel may write its result over its first operand."""
+    if o.name != "gflow.index_add" or KERNEL not in o.attributes:
+        return False
+    return bool(ir.StringAttr(ir.DictAttr(o.attributes[KERNEL])["kind"]).value == "kernel")
 
 
 def reads_where_it_writes(fused: ir.Operation, operand: int, result: int) -> bool:
@@ -31,13 +39,14 @@ def reads_where_it_writes(fused: ir.Operation, operand: int, result: int) -> boo
     updates) if the result needs reductions as deep as those that read it. A contraction is written before its epilogue
     reads anything.
 
-    A `gflow.index_copy` may overwrite the tensor that it copies into.
+    A `gflow.index_copy` may overwrite the tensor that it copies into, and a kernel of `gflow.index_add` the one that it
+    adds to.
 
     Args:
         fused: the op.
         operand, result: numbers of an operand and a result.
     """
-    if fused.name == "gflow.index_copy":
+    if fused.name == "gflow.index_copy" or adds_in_place(fused):
         return operand == 0
     return FusedKernel(fused).reads_where_it_writes(operand, result)
 

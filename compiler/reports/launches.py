@@ -216,7 +216,7 @@ def _launch(b: Builder, o: Op, launches: int, device: Device, steps: Sequence[St
     scratch = 0
     if "gflow.scratch" in o.op.attributes:
         scratch = list(ir.DenseI64ArrayAttr(o.op.attributes["gflow.scratch"]))[1]
-    loaded, written = _read(b, o) + scratch, sum(_unique(b, r) for r in o.results) + scratch
+    loaded, written = _read(b, o) + scratch, _written(b, o) + scratch
     cost = _with_tf32(b.function, o, replace(cost_of(o.op), bytes=loaded + written))
     seconds = least_seconds(cost, device) + (launches - 1) * device.launch
     types = ", ".join(dict.fromkeys(_short(b.body.types[r]) for r in o.results))
@@ -256,12 +256,25 @@ def _read(b: Builder, o: Op) -> int:
     """The bytes that an op reads. A value that is read through several views counts at most once."""
     if o.name in ("take", "gather"):  # as much as they give, and the indices
         return sum(_unique(b, v) for v in (*o.results, *o.operands[1:]))
+    if _adds_in_place(b, o):
+        return _written(b, o) + sum(_unique(b, v) for v in o.operands[1:])
     parts: dict[int, dict[tuple[Layout, tuple[int, ...]], int]] = {}
     for n, v in enumerate(o.operands):
         base = b.at[v].base
         key = b.at[v], b.body.types[v].shape
         parts.setdefault(base, {})[key] = min(_unique(b, v), _taken(o, n))
     return sum(min(sum(sizes.values()), b.body.types[base].nbytes) for base, sizes in parts.items())
+
+
+def _written(b: Builder, o: Op) -> int:
+    """The bytes that an op writes. A sum by index in place writes at most as many rows as it adds."""
+    if _adds_in_place(b, o):
+        return min(_unique(b, o.results[0]), _unique(b, o.operands[2]))
+    return sum(_unique(b, r) for r in o.results)
+
+
+def _adds_in_place(b: Builder, o: Op) -> bool:
+    return o.name == "index_add" and b.place(o.results[0]) == b.place(o.operands[0])
 
 
 def _unique(b: Builder, value: int) -> int:

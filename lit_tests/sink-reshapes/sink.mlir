@@ -75,3 +75,22 @@ func.func @views(%t: tensor<9x16xf32>, %i: tensor<2x4xi64>, %y: tensor<4x2x16xf3
   %3 = "gflow.add"(%1, %2) : (tensor<2x4x16xf32>, tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
   return %1, %3 : tensor<2x4x16xf32>, tensor<2x4x16xf32>
 }
+
+// A widened value is read in both shapes, and so is a row's normalized value: only halves are reshaped.
+// CHECK-LABEL: func.func @widened(
+// CHECK: %[[e:.+]] = "gflow.exp"(%arg0)
+// CHECK: %[[r:.+]] = "gflow.reshape"(%[[e]]) {shape = array<i64: 8, 16>} : (tensor<2x4x16xbf16>) -> tensor<8x16xbf16>
+// CHECK-NEXT: %[[w:.+]] = "gflow.convert"(%[[r]]) {dtype = "f32"}
+// CHECK-NEXT: %[[m:.+]] = "gflow.reshape"(%arg1) {shape = array<i64: 8>}
+// CHECK-NEXT: %[[b:.+]] = "gflow.broadcast"(%[[m]]) {dims = array<i64: 0>, shape = array<i64: 8, 16>}
+// CHECK-NEXT: %[[s:.+]] = "gflow.sub"(%[[w]], %[[b]])
+// CHECK-NEXT: "gflow.matmul"(%[[s]], %arg2)
+func.func @widened(%x: tensor<2x4x16xbf16>, %m: tensor<2x4xf32>, %v: tensor<16x4xf32>) -> (tensor<8x4xf32>, tensor<2x4x16xf32>) {
+  %0 = "gflow.exp"(%x) : (tensor<2x4x16xbf16>) -> tensor<2x4x16xbf16>
+  %1 = "gflow.convert"(%0) {dtype = "f32"} : (tensor<2x4x16xbf16>) -> tensor<2x4x16xf32>
+  %2 = "gflow.broadcast"(%m) {dims = array<i64: 0, 1>, shape = array<i64: 2, 4, 16>} : (tensor<2x4xf32>) -> tensor<2x4x16xf32>
+  %3 = "gflow.sub"(%1, %2) : (tensor<2x4x16xf32>, tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+  %4 = "gflow.reshape"(%3) {shape = array<i64: 8, 16>} : (tensor<2x4x16xf32>) -> tensor<8x16xf32>
+  %5 = "gflow.matmul"(%4, %v) : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
+  return %5, %3 : tensor<8x4xf32>, tensor<2x4x16xf32>
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gflow.compiler.ir.ssa import Op, aliases
-from gflow.compiler.memory.in_place import OVERWRITES, reads_where_it_writes
+from gflow.compiler.memory.in_place import OVERWRITES, adds_in_place, reads_where_it_writes
 from gflow.compiler.memory.results import owners
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import LaunchStep, Place, Program, Step
@@ -51,7 +51,7 @@ def _unit(b: Builder, ops: tuple[Op, ...], begin: int, end: int) -> Unit:
         first = len(reads)
         reads += [Access(b.at[v].base, b.ref(v)) for v in o.operands]
         for n, r in enumerate(o.results):
-            if o.name in OVERWRITES:
+            if o.name in OVERWRITES or adds_in_place(o.op):
                 in_place |= {
                     (first + i, len(writes))
                     for i in range(len(o.operands))

@@ -96,6 +96,15 @@ class Dataflow:
         """The shape of a value."""
         return self.body.types[value].shape
 
+    def is_rounded(self, value: int) -> bool:
+        """Whether a value was rounded to half precision."""
+        p = self.body.producer[value]
+        return (
+            p >= 0
+            and self.body.ops[p].name == "convert"
+            and self.body.types[value].dtype in _HALVES
+        )
+
     def own_space(self, o: Op) -> tuple[int, ...]:
         """The index space of an op on its own: for a reduction, the shape of its operand."""
         return self.shape(o.operands[0] if o.name == "reduce" else o.results[0])

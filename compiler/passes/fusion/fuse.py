@@ -18,10 +18,11 @@ After:
 
 A group has one index space. A reduction joins the group of its elementwise producers. Ops that follow a reduction may
 join too: in a "row" kernel (the innermost dimension is reduced) all of them, in a "column" kernel (the innermost
-dimension is kept) only those of the reduced shape. Constants, broadcasts and unit reshapes cost nothing and are
-repeated in each group that needs them. A value is recomputed rather than stored if another group can compute it from
-operands that it loads anyway. At the end, a pointwise kernel that reads the result of a contraction may become its
-epilogue (`kind = "contraction"`): bias, activation, residual add, a parameter update.
+dimension is kept) only those of the reduced shape, or all of them where columns are short (`column-length`).
+Constants, broadcasts and unit reshapes cost nothing and are repeated in each group that needs them. A value is
+recomputed rather than stored if another group can compute it from operands that it loads anyway. At the end, a
+pointwise kernel that reads the result of a contraction may become its epilogue (`kind = "contraction"`): bias,
+activation, residual add, a parameter update.
 
 Groups must not depend on each other cyclically. Every group has a level, one above the highest group that it reads. An
 op may join a group only if all its other operands have a lower level. Levels therefore never change, and the test is

@@ -36,6 +36,20 @@ class FuseOptions:
             "their results"
         },
     )
+    recompute_small: bool = field(
+        default=False,
+        metadata={
+            "doc": "a reducing kernel may recompute a value from several operands that are small next to its index "
+            "space"
+        },
+    )
+    column_length: int = field(
+        default=0,
+        metadata={
+            "doc": "a kernel that reduces columns of up to this many elements may continue over the columns after its "
+            "reductions"
+        },
+    )
     split_reductions: bool = field(
         default=False,
         metadata={

@@ -105,8 +105,9 @@ def _try_join(grouping: Grouping, o: Op, gi: int, bases: Sequence[int]) -> bool:
 def _fits(grouping: Grouping, o: Op, g: Group, bases: Sequence[int]) -> bool:
     """Whether one kernel can hold the group and `o`."""
     flow = grouping.flow
-    # a kernel goes on over the whole space after a reduction only where it holds rows
-    goes_on = g.is_row and (numel(g.kept) >= _MIN_ROWS or numel(g.space) <= _SMALL)
+    # a kernel goes on over the whole space after a reduction only where it holds rows, or short columns
+    short = numel(g.space) <= grouping.options.column_length * numel(g.kept)
+    goes_on = (g.is_row or short) and (numel(g.kept) >= _MIN_ROWS or numel(g.space) <= _SMALL)
     follows = any(b in g.after for b in bases)
     shape = flow.own_space(o)
     if o.name == "reduce":

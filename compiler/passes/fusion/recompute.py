@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gflow.dialects.ops import OPS
 
-from .groups import Group, Grouping
+from .groups import Group, Grouping, numel
 
 #: a load smaller than the value by this factor costs nothing next to it
 _NEGLIGIBLE = 8
@@ -29,7 +29,7 @@ def recompute(grouping: Grouping) -> None:
     A value is not stored at all if every reader recomputes it and no reader loads more values of its size than before.
     """
     groups = grouping.groups
-    through = grouping.options.recompute_normalized
+    through, small = grouping.options.recompute_normalized, grouping.options.recompute_small
     readers: dict[int, set[int]] = {}
     for gi, g in enumerate(groups):
         for b in g.inputs:
@@ -38,7 +38,7 @@ def recompute(grouping: Grouping) -> None:
     loads = Counter(b for g in groups for b in g.inputs)
     stops: list[Callable[[int], bool]] = [stored.__contains__, lambda value: False]
     if through:
-        stops.append(lambda value: loads[value] > 0)
+        stops += [lambda value: loads[value] > 0, grouping.flow.is_rounded]
     for v in sorted(readers):
         owner = grouping.owner(v)
         if owner is None or groups[owner].sealed:
@@ -51,11 +51,11 @@ def recompute(grouping: Grouping) -> None:
             if cone is not None and cheap and cone not in cones:
                 cones.append(cone)
         targets = [groups[h] for h in sorted(readers[v])]
-        chosen = [_cheapest(grouping, v, cones, target) for target in targets]
+        chosen = [_cheapest(grouping, v, cones, target, small) for target in targets]
         vanishes = v not in stored and all(c and c[0] <= 1 for c in chosen)
         for target in targets:
             # asked again: what was repeated in it before may have filled it up
-            best = _cheapest(grouping, v, cones, target)
+            best = _cheapest(grouping, v, cones, target, small and vanishes)
             if best is not None and (vanishes or best[0] == 0):
                 target.members = sorted({*target.members, *best[1].ops})
                 loads.subtract(target.inputs)
@@ -64,10 +64,15 @@ def recompute(grouping: Grouping) -> None:
 
 
 def _cheapest(
-    grouping: Grouping, v: int, cones: list[_Cone], target: Group
+    grouping: Grouping, v: int, cones: list[_Cone], target: Group, small: bool
 ) -> tuple[int, _Cone] | None:
-    """The cone with which group `target` loads the fewest values, and the number of large values that it adds."""
+    """The cone with which group `target` loads the fewest values, and the number of large values that it adds.
+
+    small: whether values that are small next to the index space of a reducing group are not large.
+    """
     size = grouping.body.types[v].numel
+    if small and target.reduced is not None:
+        size = max(size, numel(target.space))
     best: tuple[int, _Cone] | None = None
     for cone in cones:
         if _can_repeat(grouping, v, cone, target):

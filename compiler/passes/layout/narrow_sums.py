@@ -1,4 +1,4 @@
-"""Store sums by index in half precision where they come from halves and are rounded to halves.
+"""Store sums by index in half precision where they come from halves and are rounded to halves, and add them in place.
 
 Before, the gradient of an embedding in bfloat16:
 
@@ -14,6 +14,19 @@ After:
 
 The table of float32 is as large as the vocabulary and is written and read once more. Kernels of GPUs add halves up in
 float32 and round once, so the bits are the same. The pass is for these; other targets round after each addition.
+
+A sum by index that is added to another gradient of the same table (that of the last layer, where the weights are the
+same) is added to it directly:
+
+    %0 = "gflow.index_add"(%z, %i, %s) {dim = 0 : i64} : … -> tensor<100x8xf32>
+    %1 = "gflow.add"(%g, %0) : (tensor<100x8xf32>, tensor<100x8xf32>) -> tensor<100x8xf32>
+
+becomes
+
+    %1 = "gflow.index_add"(%g, %i, %s) {dim = 0 : i64} : … -> tensor<100x8xf32>
+
+The kernel may then work in place of `%g`, and touches only rows that have an index. Of halves, the result is rounded
+once instead of twice. A sum stays if the other summand is an argument or a constant.
 """
 
 from __future__ import annotations
@@ -37,6 +50,9 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
         op = view.operation
         if op.name == "gflow.index_add" and (dtype := _half(op)):
             _replace(op, dtype)
+    for view in list(function.regions[0].blocks[0].operations):
+        if view.operation.name == "gflow.add":
+            _add_to_other(view.operation)
 
 
 def _half(op: ir.Operation) -> str:
@@ -80,6 +96,55 @@ def _replace(op: ir.Operation, dtype: str) -> None:
         use.owner.operation.results[0].replace_all_uses_with(new)
         use.owner.operation.erase()
     op.erase()
+
+
+def _add_to_other(add: ir.Operation) -> None:
+    """Replace an addition by a sum by index that starts from the other summand, if that is possible."""
+    for here, there in ((0, 1), (1, 0)):
+        part, other = _stored(add.operands[here]), _stored(add.operands[there])
+        total = _rounded(add, type_of(part).dtype)
+        if (
+            total is None
+            or not _sums_alone(part, add.operands[here])
+            or type_of(other) != type_of(part)
+        ):
+            continue
+        if isinstance(other.owner, ir.Block) or other.owner.operation.name == "gflow.constant":
+            continue
+        sums = part.owner.operation
+        with ir.InsertionPoint(add), sums.location:
+            _, index, source = sums.operands
+            attrs = read(OPS["index_add"], sums.attributes)
+            total.replace_all_uses_with(builder.build("index_add", [other, index, source], attrs))
+        return
+
+
+def _stored(value: ir.Value) -> ir.Value:
+    """The halves that a value is a widening of, or the value."""
+    if not _converts(value.owner):
+        return value
+    (inner,) = value.owner.operation.operands
+    return inner if type_of(inner).dtype in HALVES and type_of(value).dtype == "f32" else value
+
+
+def _rounded(add: ir.Operation, dtype: str) -> ir.Value | None:
+    """The result of an addition in the element type of its stored summands; None if it is used in another one."""
+    (result,) = add.results
+    if type_of(result).dtype == dtype:
+        return result
+    users = [use.owner.operation for use in result.uses]
+    if len(users) != 1 or users[0].name != "gflow.convert":
+        return None
+    (rounded,) = users[0].results
+    return rounded if type_of(rounded).dtype == dtype else None
+
+
+def _sums_alone(part: ir.Value, summand: ir.Value) -> bool:
+    """Whether a summand is a sum by index from 0 that only this addition reads."""
+    if isinstance(part.owner, ir.Block) or part.owner.operation.name != "gflow.index_add":
+        return False
+    once = all(len(list(v.uses)) == 1 for v in (part, summand))
+    return once and _zeros(part.owner.operation.operands[0])
 
 
 PASS = Pass("gflow-narrow-sums", run, doc=__doc__)

@@ -23,6 +23,18 @@ After:
     %2 = "gflow.add"(%0, %1) : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
     %3 = "gflow.matmul"(%2, %v) : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
 
+Last, the pass moves a reshape before the ops that widen halves, and before a few ops on one such value and values of
+rows, such as the normalized input that a norm's gradient reads: kernels then read halves, in whichever shape they need
+them, instead of a stored float32 value:
+
+    %0 = "gflow.convert"(%x) {dtype = "f32"} : (tensor<8x4xbf16>) -> tensor<8x4xf32>
+    %1 = "gflow.reshape"(%0) {shape = array<i64: 2, 4, 4>} : (tensor<8x4xf32>) -> tensor<2x4x4xf32>
+
+becomes
+
+    %0 = "gflow.reshape"(%x) {shape = array<i64: 2, 4, 4>} : (tensor<8x4xbf16>) -> tensor<2x4x4xbf16>
+    %1 = "gflow.convert"(%0) {dtype = "f32"} : (tensor<2x4x4xbf16>) -> tensor<2x4x4xf32>
+
 An op is left unchanged if one of its operands is a broadcast that repeats along a part of a joined dimension (a table
 of positions), a view whose dimensions cannot be joined without a copy, or a value that has no other reader. A reshape
 of what a collective gives stays, too: there is no kernel that the ops could join, and an update of a parameter by
@@ -45,7 +57,11 @@ from ..simplify.rules import ELEMENTWISE, Rules
 
 _MAX_DEPTH = 12
 
-RULES = Rules()
+RULES, _NARROW = Rules(), Rules()
+
+_HALVES = ("f16", "bf16")
+#: the most ops between halves and what is computed from them
+_DEEP = 4
 
 #: for each dimension of a joined shape the dimensions of the split one that it is made of
 Joined = tuple[tuple[int, ...], ...]
@@ -240,9 +256,77 @@ def look_up(n: Node, b: Rewriter) -> ir.Value | None:
     return b.reshaped(b.build("take", [table, flat], n.attrs), n.type.shape)
 
 
+class _Narrower(Rewriter):
+    """Keeps halves in memory: a reshape of what follows from one half-precision value comes before these ops."""
+
+    def __init__(self, function: func.FuncOp) -> None:
+        super().__init__(function, _NARROW)
+
+    def narrow(self, value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
+        """`value` in `shape`, computed from a reshaped half-precision value of its size; None if it isn't so."""
+        leaves: set[ir.Value] = set()
+        if not self._follows(value, leaves, 0) or len(leaves) != 1:
+            return None
+        return self._moved(value, shape)
+
+    def _follows(self, value: ir.Value, leaves: set[ir.Value], depth: int) -> bool:
+        """Whether a value follows from halves of its size, which are added to `leaves`, and values of rows."""
+        node = self.node(value)
+        if self.splat(value) is not None:
+            return True
+        if node is None or depth > _DEEP:
+            return False
+        if node.name == "broadcast":
+            return self._of_rows(node)
+        if node.name == "convert" and self.type(node.operands[0]).dtype in _HALVES:
+            leaves.add(node.operands[0])
+            return self._is_dense(node.operands[0])
+        return node.name in ELEMENTWISE and all(
+            self._follows(x, leaves, depth + 1) for x in node.operands
+        )
+
+    def _is_dense(self, value: ir.Value) -> bool:
+        """Whether an op computes the value, so that it is row-major."""
+        while (node := self.node(value, "reshape")) is not None:
+            (value,) = node.operands
+        node = self.node(value)
+        return node is not None and node.name not in VIEW_OPS
+
+    def _of_rows(self, node: Node) -> bool:
+        """Whether a broadcast repeats a value along the last dimension only."""
+        (x,) = node.operands
+        rows = tuple(range(node.type.rank - 1))
+        return node.attrs["dims"] == rows and self.type(x).shape == node.type.shape[:-1]
+
+    def _moved(self, value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+        number, node = self.splat(value), self.node(value)
+        if number is not None:
+            return self.constant(number, TensorType(shape, self.type(value).dtype))
+        assert node is not None
+        if node.name == "broadcast":
+            rows = self.build("reshape", node.operands, {"shape": shape[:-1]})
+            dims = tuple(range(len(shape) - 1))
+            return self.build("broadcast", [rows], {"shape": shape, "dims": dims})
+        if node.name == "convert" and self.type(node.operands[0]).dtype in _HALVES:
+            operands = [self.build("reshape", node.operands, {"shape": shape})]
+        else:
+            operands = [self._moved(x, shape) for x in node.operands]
+        return self.build(node.name, operands, node.attrs)
+
+
+@_NARROW.add("reshape", on=ELEMENTWISE)
+def before_widening(n: Node, b: Rewriter) -> ir.Value | None:
+    """A reshape of what follows from halves: of the halves. The last dimension stays."""
+    assert isinstance(b, _Narrower)
+    (x,) = n.operands
+    same = n.type.rank > 1 and b.type(x).shape[-1:] == n.type.shape[-1:]
+    return b.narrow(x, n.type.shape) if same and n.type.dtype == "f32" else None
+
+
 def run(function: func.FuncOp, options: NoOptions) -> None:
     """Move splits in one function, in place."""
     Sinker(function).sweep()
+    _Narrower(function).sweep()
 
 
 PASS = Pass("gflow-sink-reshapes", run, doc=__doc__)

@@ -162,7 +162,7 @@ def index_add(b: Builder, o: Op) -> None:
     keys, places, at_pieces = _ordered(b, o, index, count)
     i64 = ".to(tl.int64)" if _wide(b, r, source) or extent(shape, at) >= WIDE else ""
     total = triton_type(register_dtype(types[x].dtype))
-    piece = piece_of(count)
+    piece, in_place = piece_of(count), b.place(r) == b.place(x)
     if piece:
         _sum_pieces(b, o, keys, places, at_pieces, batches, columns, i64)
     p = Parameters()
@@ -204,6 +204,7 @@ def index_add(b: Builder, o: Op) -> None:
         "    key = tl.load(keys + last + step - 1, mask=last + step <= count, other=rows)",
         "    last = tl.where((last + step <= count) & (key <= row), last + step, last)",
         "    step = step // 2",
+        f"touched = {'first < last' if in_place else 'row < rows'}",
         f"total = tl.zeros([ROWS, COLS], {total})",
         *(_ADD_PIECES if piece else ()),
         "length = tl.where(row < rows, last - first, 0)",
@@ -217,7 +218,7 @@ def index_add(b: Builder, o: Op) -> None:
         "    inside = mine[:, :, None] & (col < columns)[None, None, :]",
         "    value = tl.load(source + at[:, :, None] + col[None, None, :], mask=inside, other=0)",
         f"    total += tl.sum(value.to({total}), 1)",
-        "inside = (row < rows)[:, None] & (col < columns)[None, :]",
+        "inside = touched[:, None] & (col < columns)[None, :]",
         f"where = row[:, None]{i64} * {row_step} + {low} + {high} + tl.zeros([ROWS, COLS], tl.int32)",
         f"total += tl.load(x + where, mask=inside, other=0).to({total})",
         f"target = (batch * rows + row[:, None]{i64}) * columns + col[None, :]",
