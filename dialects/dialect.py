@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from functools import cache
+from itertools import count
 from typing import Any
 
 from .attributes import forget_attributes
@@ -99,6 +101,18 @@ def _irdl() -> str:
     return "\n".join(["irdl.dialect @gflow {", *lines, "}"])
 
 
+@cache
+def _bytecode() -> bytes:
+    """The dialect's definition as bytecode; a context is to be entered."""
+    written = io.BytesIO()
+    ir.Module.parse(_irdl()).operation.write_bytecode(written)
+    return written.getvalue()
+
+
+#: gives how many contexts were made before
+_made = count()
+
+
 def _attach_traits(definition: OpDef) -> None:
     name = f"gflow.{definition.name}"
     if definition.pure:
@@ -117,7 +131,8 @@ def make_context() -> ir.Context:
     forget_attributes()
     context = ir.Context(load_on_create_dialects=_UPSTREAM)
     with context, ir.Location.unknown():
-        load_irdl(ir.Module.parse(_irdl()))
+        # bytecode is read in less time than text, but only the second context gains by its being written
+        load_irdl(ir.Module.parse(_bytecode() if next(_made) else _irdl()))
         for definition in OPS.values():
             _attach_traits(definition)
     return context
