@@ -1,13 +1,13 @@
 """How long one rank plans a training step, for a group that is not there (PyTorch's fake ranks).
 
     python -m benchmarks planning [--layers 2,8,32] [--width 2048] [--ranks 1,8,1024] [--stages 0,2,3]
-                                 [--tensor-parallel 8]
+                                 [--tensor-parallel 8] [--rounds 3]
 
 The step is that of a Llama-style decoder (bf16, AdamW) for an H100. Nothing is computed, and parameters and optimizer
 state are memory that is never touched: `--layers 32 --width 4096 --hidden 14336 --vocabulary 128256` is a Llama 3 of 8
 billion parameters. One rank is the plain module, without a process group. With `--tensor-parallel N` the ranks stand
 in a mesh of two dimensions: groups of N share a layer (`parallelize_module`), and the batch, gradients and state are
-split over the other dimension. The columns are seconds of processor time
+split over the other dimension. The columns are seconds of processor time, medians over the rounds
 (the trace, its lowering, the passes up to the planned arena), then what these found: ops, collectives, arena.
 """
 
@@ -18,6 +18,7 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
 import torch
@@ -25,6 +26,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.workloads.networks import Llama
+
+#: parts of the time of a row
+PARTS = ("trace", "lower", "passes")
 
 
 def main(argv: list[str]) -> int:
@@ -39,6 +43,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--tensor-parallel", type=int, default=1, help="how many ranks share each layer"
     )
+    parser.add_argument("--rounds", type=int, default=1, help="of all rows of a depth, in turn")
     args = parser.parse_args(argv)
     layers, ranks, stages = (
         [int(n) for n in text.split(",")] for text in (args.layers, args.ranks, args.stages)
@@ -48,22 +53,29 @@ def main(argv: list[str]) -> int:
         f"{'of one rank':>13}{'ops':>7}{'collectives':>13}{'arena':>12}"
     )
     planned(args, 1, 1, 0)  # imports, and what is computed once a process
+    settings = [(world, stage) for world in ranks for stage in (stages if world > 1 else [0])]
     for depth in layers:
-        alone = 0.0
-        for world in ranks:
-            for stage in stages if world > 1 else [0]:
-                row = planned(args, depth, world, stage)
-                total = row["trace"] + row["lower"] + row["passes"]
-                alone = alone or (total if world == 1 else 0.0)
-                share = f"{total / alone:.2f}" if alone else ""
-                seconds = "".join(f"{row[k]:>8.2f}" for k in ("trace", "lower", "passes"))
-                print(
-                    f"{depth:>6}{row['parameters'] / 1e9:>11.2f}B{world:>7}{stage:>6}{seconds}{total:>8.2f}"
-                    f"{share:>13}{row['ops']:>7}{row['collectives']:>13}{row['arena'] / 2**30:>8.2f} GiB",
-                    flush=True,
-                )
+        rows: dict[tuple[int, int], list[dict[str, Any]]] = {s: [] for s in settings}
+        for _ in range(args.rounds):  # in turn, so that other work on the machine meets all alike
+            for setting in settings:
+                rows[setting].append(planned(args, depth, *setting))
                 gc.collect()
+        for (world, stage), found in rows.items():
+            ratios = [_total(r) / _total(a) for r, a in zip(found, rows.get((1, 0), []))]
+            share = f"{median(ratios):.2f}" if ratios else ""
+            parts = [median(r[k] for r in found) for k in PARTS]
+            seconds = "".join(f"{t:>8.2f}" for t in [*parts, median(map(_total, found))])
+            row = found[0]
+            print(
+                f"{depth:>6}{row['parameters'] / 1e9:>11.2f}B{world:>7}{stage:>6}{seconds}"
+                f"{share:>13}{row['ops']:>7}{row['collectives']:>13}{row['arena'] / 2**30:>8.2f} GiB",
+                flush=True,
+            )
     return 0
+
+
+def _total(row: dict[str, Any]) -> float:
+    return sum(row[k] for k in PARTS)
 
 
 def planned(args: argparse.Namespace, depth: int, world: int, stage: int) -> dict[str, Any]:
