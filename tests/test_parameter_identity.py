@@ -12,6 +12,8 @@ import pytest
 import torch
 from mean_square import MeanSquare, beside_eager
 
+import gflow as flow
+
 Tensor = torch.Tensor
 
 
@@ -169,3 +171,17 @@ def test_another_choice_is_another_program() -> None:
         optimizers[1].step()
         graph(x)
     torch.testing.assert_close(list(mine.parameters()), list(want.parameters()))
+
+
+@pytest.mark.parametrize("run", [flow.nn.Graph.trace, flow.compile])
+def test_a_parameter_of_no_module_is_not_written(run: Any) -> None:
+    """Of which an argument may be a view, and which what eager has saved for a backward may be."""
+    weight = torch.nn.Parameter(torch.arange(3.0))
+    call = run(lambda x: (weight * x).sum())
+    later = (weight * weight).sum()
+    with torch.no_grad():
+        for x in (torch.ones(3), weight[:], weight.detach()):
+            assert call(x) == (weight * x).sum()
+    assert weight._version == 0
+    later.backward()
+    torch.testing.assert_close(weight.grad, 2 * weight.detach())

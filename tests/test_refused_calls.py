@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import warnings
@@ -317,6 +318,23 @@ def test_ldexp_of_integers_by_a_half() -> None:
     half = torch.tensor(2.0).half()
     got = flow.compile(torch.ldexp)(AT, half)
     torch.testing.assert_close(got, torch.ldexp(AT, half))
+
+
+@pytest.mark.parametrize(
+    "run", [flow.nn.Graph.trace, flow.compile, functools.partial(torch.compile, backend="gflow")]
+)
+def test_ldexp_by_integers_has_the_type_of_its_operand(run: Any) -> None:
+    """Also where the power alone leaves the range."""
+    powers = torch.tensor([3, -3, 0, 200, -200, 3000])
+    values = torch.tensor([1.5, -0.0, 3e38, 1e-40, 3e38, float("-inf")])
+    held = [values.to(t) for t in (torch.float16, torch.bfloat16, torch.float32, torch.float64)]
+    held.append(powers.clamp(-9, 9).int())
+
+    def both(*args: Tensor) -> list[Tensor]:
+        return [torch.ldexp(x, args[-1]) for x in args[:-1]]
+
+    for got, want in zip(run(both)(*held, powers), both(*held, powers)):
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
 
 
 #: calls with numbers or of functions whose checks look at several tensors, all of which eager computes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..dtypes import Unsupported, is_float, result_dtype
+from ..dtypes import Unsupported, default_float, is_float, result_dtype
 from ..emitter import Emitter, Value
 from ..pointwise import pointwise
 from ..registry import RULES, lowers
@@ -384,8 +384,18 @@ def addcdiv(em: Emitter, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
 
 @lowers("aten.ldexp")
 def ldexp(em: Emitter, x: Value, power: Value) -> Value:
-    """x · 2^power, of which the second is a tensor of its own: a float as wide as `power`."""
-    return pointwise(em, [x, pow_(em, 2.0, power)], lambda v, p: v * p)
+    """x · 2^power, of which the second is a tensor of its own: a float as wide as `power`. For an integer, x with
+    another exponent: the power alone may leave the range."""
+    if is_float(power.dtype):
+        return pointwise(em, [x, pow_(em, 2.0, power)], lambda v, p: v * p)
+
+    def scaled_thrice(v: Value, p: Value) -> Value:
+        p = em.minimum(em.maximum(p, -2200), 2200)
+        third = em("floor", p / 3)
+        return v * em("exp2", third) * em("exp2", third) * em("exp2", p - third * 2)
+
+    wide = pointwise(em, [x, power], scaled_thrice, dtype="f64")
+    return em.convert(wide, x.dtype if is_float(x.dtype) else default_float())
 
 
 @lowers("aten.deg2rad")

@@ -178,7 +178,8 @@ class Recorder(TorchDispatchMode):
         dynamic: Mapping[int, int] | None = None,
     ) -> FakeTensor:
         """A new argument of the traced function, as a fake tensor."""
-        check_tensor(tensor, f"{role} {name!r}")
+        with untraced():  # it asks a parameter for its data
+            check_tensor(tensor, f"{role} {name!r}")
         told = f"{describe(self.locator.here())}: {role} {name!r}"
         group = None if role == "input" else self._group_of(tensor)
         layout = layout_of(tensor, told) if group is None else self.layout_of(tensor, told)

@@ -250,7 +250,7 @@ def out_of_sight(held: Any, names: Collection[str]) -> str:
     """What an object is called that changes where Python cannot look, by methods of C code that stand in `names`; ""
     for others. Files, sockets and pipes change by functions (`print`) as well. Objects that are compared by value stay
     what they are."""
-    kind = type(held)
+    kind: Any = type(held)
     if hasattr(kind, "fileno") and isinstance(kind, type):
         return f"a file or connection ({kind.__name__})"
     if kind.__hash__ is object.__hash__ and not _methods_of(kind).isdisjoint(names):

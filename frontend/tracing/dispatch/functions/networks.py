@@ -278,8 +278,9 @@ def _attention(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _ldexp(input: Tensor, other: Tensor) -> Tensor:
-    """As PyTorch's kernel: its shape rule does not know that integers times a 0-d half are halves."""
-    return input * torch.pow(2.0, other)
+    """By an exponent that is no integer, as PyTorch's kernel: its shape rule does not know that integers times a 0-d
+    half are halves."""
+    return input * torch.pow(2.0, other) if other.is_floating_point() else torch.ldexp(input, other)
 
 
 #: functions that PyTorch makes of `_linalg_det`, `_linalg_slogdet` and `_linalg_solve_ex`
