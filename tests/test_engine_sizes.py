@@ -53,6 +53,18 @@ class Causal(nn.Module):
         return y.cumsum(2), y.argmax(-1), x.mean() + tokens.shape[1]
 
 
+class Rest(nn.Module):
+    """Of two rows none are left: maxima, sums and results without elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.norm = nn.Linear(512, 512), nn.LayerNorm(512)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = self.norm(self.project(x[2:]))
+        return y, (y > 0).any(0), y.sum(0)
+
+
 class Positions(nn.Module):
     """Ops that take sizes as numbers, along two dimensions that vary."""
 
@@ -74,6 +86,7 @@ CASES: dict[str, Call] = {
     "height": (convolutions, lambda n: torch.randn(2, 3, n, 12), (2,), [(8,), (12,)]),
     "length": (Causal, lambda n: torch.randint(0, 50, (4, n)), (1,), [(3,), (8,), (16,)]),
     "small": (Positions, lambda n, m: torch.randn(n, m), (0, 1), [(3, 5), (8, 4)]),
+    "empty": (Rest, lambda n: torch.randn(n, 512), (0,), [(6,), (2,), (5,), (2,)]),
     "both": (Causal, lambda n, m: torch.randint(0, 50, (n, m)), (0, 1), [(3, 5), (8, 4)]),
 }
 
@@ -85,8 +98,9 @@ def marked(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
-def test_one_program_for_all_sizes(engine: str) -> None:
-    check("both", engine)
+@pytest.mark.parametrize("name", ["both", "empty"])
+def test_one_program_for_all_sizes(name: str, engine: str) -> None:
+    check(name, engine)
 
 
 @pytest.mark.sweep

@@ -50,7 +50,7 @@ class OnnxRuntimeCode(InPlaceCode):
 
     def operand(self, n: int, x: torch.Tensor) -> None:
         self._binding.bind_input(
-            self._inputs[n], "cpu", 0, _numpy(x.dtype), tuple(x.shape), x.data_ptr()
+            self._inputs[n], "cpu", 0, _numpy(x.dtype), tuple(x.shape), _address(x)
         )
 
     def result(self, n: int, x: torch.Tensor | None) -> None:
@@ -59,13 +59,21 @@ class OnnxRuntimeCode(InPlaceCode):
             self._binding.bind_output(name, "cpu")
         else:
             shape = tuple(x.shape)
-            self._binding.bind_output(name, "cpu", 0, _numpy(x.dtype), shape, x.data_ptr())
+            self._binding.bind_output(name, "cpu", 0, _numpy(x.dtype), shape, _address(x))
 
     def infer(self) -> None:
         self._session.run_with_iobinding(self._binding)
 
     def made(self, n: int) -> torch.Tensor:
         return torch.from_numpy(self._binding.get_outputs()[n].numpy())
+
+
+#: memory for tensors without elements: ONNX Runtime refuses the address 0
+_NOTHING = torch.empty(1)
+
+
+def _address(x: torch.Tensor) -> int:
+    return x.data_ptr() or _NOTHING.data_ptr()
 
 
 @cache

@@ -281,6 +281,8 @@ def _reduce(w: Writer, call: Call, names: Names) -> Names:
     if dtype in ("i1", "ui8"):
         x = w.cast(x, "i32")
     found = w.node(_REDUCTIONS[kind], [x, w.ints(dims)], keepdims=0)
+    if kind == "any":  # the maximum of nothing is the least number
+        found = w.node("Max", [found, w.scalar(0, "i32")])
     if dtype in ("i1", "ui8"):
         return [w.cast(found, dtype)]
     if kind in ("max", "min") and dtype in ("f32", "f64"):
