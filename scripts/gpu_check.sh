@@ -35,7 +35,21 @@ if [ -z "$python" ]; then
         fi
     done
 fi
-[ -n "$python" ] || { echo "error: no python with a PyTorch that finds a GPU; set GPU_CHECK_PYTHON" >&2; exit 2; }
+[ -n "$python" ] || {
+    echo "error: no python with a PyTorch that finds a GPU; set GPU_CHECK_PYTHON. What was tried:" >&2
+    for candidate in python3 python; do
+        echo "$candidate ($(command -v "$candidate" || echo not found)):" >&2
+        "$candidate" -c 'import torch
+print("  PyTorch", torch.__version__, "for CUDA", torch.version.cuda)
+try:
+    torch.cuda.init()
+except Exception as error:
+    print("  " + str(error))' 2>&1 | tail -n 2 | cut -c 1-200 >&2 || true
+    done
+    exit 2; }
+"$python" -c 'import numpy, triton' || { echo "error: $python needs numpy and triton beside PyTorch" >&2; exit 2; }
+command -v "${CC:-cc}" > /dev/null || command -v gcc > /dev/null ||
+    echo "note: no C compiler, which torch.compile needs: its rows will be listed as failed" >&2
 
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT

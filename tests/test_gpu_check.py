@@ -174,6 +174,21 @@ def test_says_what_is_missing() -> None:
     assert "PyTorch finds no GPU" in done.stderr
 
 
+def test_the_script_says_which_python_it_tried(tmp_path: Path) -> None:
+    python = tmp_path / "python3"
+    python.write_text(
+        "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n"
+    )
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["bash", str(ROOT / "scripts" / "gpu_check.sh")],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert f"python3 ({python})" in done.stderr
+    assert "No module named 'torch'" in done.stderr
+
+
 def test_the_script_writes_to_both_places(tmp_path: Path) -> None:
     """The whole way of `scripts/gpu_check.sh`, at a tiny size."""
     folders = {"GPU_CHECK_OUT": tmp_path / "out", "GPU_CHECK_RESULTS": tmp_path / "results",
