@@ -62,7 +62,8 @@ class Chooser:
         blas: whether kernels may call the BLAS.
         processor: the row of the processor table that gflow's own products are blocked for; None: no such products.
         won: by key of a timed comparison, whether gflow's own kernel was faster. The cost model decides the others.
-        asked: output: the keys of comparisons of all products that both gflow's own kernel and the BLAS support.
+        asked: output: the products that both gflow's own kernel and the BLAS support: the key of the comparison, and
+            whether the choice is gflow's own kernel.
     """
 
     lives: Lives
@@ -70,7 +71,7 @@ class Chooser:
     blas: bool
     processor: Processor | None = None
     won: Mapping[Contest, bool] = field(default_factory=dict)
-    asked: list[Contest] = field(default_factory=list)
+    asked: list[tuple[Contest, bool]] = field(default_factory=list)
 
     def __call__(self, o: Op) -> Choice:
         """The choice for an op.
@@ -359,9 +360,11 @@ class Chooser:
         if p is None:
             return None
         if self.blas:
-            self.asked.append(contest)
             own = self.won.get(contest)
-            if not (own_is_faster(p, product, self.threads) if own is None else own):
+            if own is None:
+                own = own_is_faster(p, product, self.threads)
+            self.asked.append((contest, own))
+            if not own:
                 return None
         if kind == "patches":
             made = blocks_of(p, product, self.threads)
