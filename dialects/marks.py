@@ -75,6 +75,11 @@ KERNEL_FIELDS: dict[str, Attr] = {
         "CPU contractions: rows of the result (of a convolution by patches: output positions) that are made at a "
         "time, and followed by the epilogue; 0: all",
     ),
+    "into": Attr(
+        "i64",
+        "CPU contractions: the number of the op's result to whose buffer the contraction is written before the "
+        "epilogue overwrites it; without it, the contraction is returned, or written to scratch",
+    ),
     "order": Attr(
         "i64[]",
         "CPU regions: the dimensions of the index space, outermost loop first: kept ones, then reduced ones, then the "
@@ -187,6 +192,12 @@ def kind_of(op: ir.Operation) -> str:
     """The kind of the kernel selected for an op; "" before selection."""
     given = op.attributes.get(KERNEL, None)
     return given["kind"].value if isinstance(given, ir.DictAttr) and "kind" in given else ""
+
+
+def result_written_first(op: ir.Operation) -> int | None:
+    """The field `into` of the kernel selected for an op; None without one."""
+    given = op.attributes.get(KERNEL, None)
+    return given["into"].value if isinstance(given, ir.DictAttr) and "into" in given else None
 
 
 def modules_and_functions(root: ir.Operation) -> Iterator[ir.Operation]:

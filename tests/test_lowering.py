@@ -56,6 +56,20 @@ def check(build: Callable[..., Any], *args: Tensor, rtol: float = 1e-5, atol: fl
 # -- the function
 
 
+def test_conversions_and_broadcasts_of_a_call_are_not_repeated() -> None:
+    norm = torch.nn.BatchNorm2d(3)
+
+    def build(x: Tensor) -> Any:
+        x = x.requires_grad_()
+        return torch.autograd.grad(norm(x).square().sum(), [x, norm.weight, norm.bias])
+
+    module = lower(trace(build, torch.randn(2, 3, 4, 4), modules={"norm": norm}))
+    text = module.operation.get_asm(enable_debug_info=True, use_local_scope=True)
+    ops = re.findall(r'"gflow.((?:convert|broadcast)".*)', text)
+    assert len(ops) > 20
+    assert len(ops) == len(set(ops))
+
+
 def test_function_form() -> None:
     """Roles, names, aliases, strides and locations, as the passes and the runtime read them."""
     model = torch.nn.Linear(3, 2)

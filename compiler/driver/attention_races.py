@@ -8,20 +8,20 @@ op:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func
 from gflow.dialects.program import Race
 
+from ..ir.ssa import Op
 from ..kernel.attention_contest import AttentionContest
 from ..kernel.selection.choice import Choice, choice_of
 from ..kernel.selection.cpu.attention import NEEDED, blocks_of, contest_of
 from ..memory.liveness import lives_at_entry
 from ..targets.processors import PROCESSORS
-from .races import Racing
+from .races import Racing, Ways
 
 #: names of the two ways in reports
 _NAMES = {"own": "own", "aten": "ATen"}
@@ -45,19 +45,20 @@ def race_attentions(function: func.FuncOp, racing: Racing, threads: int, isa: st
     if known is not None and known.attention:
         return []
     body = lives_at_entry(function).body
-    times: dict[AttentionContest, Mapping[str, float]] = {}
-    found = []
+    asked: list[tuple[Op, Choice, AttentionContest]] = []
     for o in body.ops:
         if o.name not in NEEDED or KERNEL not in o.op.attributes:
             continue
         choice, contest = choice_of(o.op), contest_of(o, body.types)
         if contest is None or choice.tuned or choice.kind not in ("attention", "attention_rows"):
             continue
-        if not contest.worth_while:
-            continue
-        short = contest.shorter()
-        if short not in times:
-            times[short] = _race(short, racing, threads, isa)
+        if contest.worth_while:
+            asked.append((o, choice, contest.shorter()))
+    races = {short: _race(short, threads, isa) for short in dict.fromkeys(c for *_, c in asked)}
+    racing.prepare(list(races.values()))
+    times = {short: racing.measure(*race) for short, race in races.items()}
+    found = []
+    for o, choice, short in asked:
         measured = times[short]
         if not measured:  # other work on the machine would decide: ours, as the model has it
             found.append(Race(o.index, f"{o.name} {o.op.location}", racing.device, {}))
@@ -71,11 +72,12 @@ def race_attentions(function: func.FuncOp, racing: Racing, threads: int, isa: st
     return found
 
 
-def _race(short: AttentionContest, racing: Racing, threads: int, isa: str) -> Mapping[str, float]:
+def _race(short: AttentionContest, threads: int, isa: str) -> tuple[str, Ways]:
+    """What is compared, as `Measure` has it."""
     # start-up: most programs have no attention
     from ..emit.cpu.attention.race import programs
 
     types = short.types()
     blocks = blocks_of(PROCESSORS[isa], types["q"], types["k"], threads, short.grad)
     what = f"{short} float32, {threads} threads, {isa}"
-    return racing.measure(what, partial(programs, short, blocks, threads))
+    return what, cache(partial(programs, short, blocks, threads))

@@ -23,7 +23,7 @@ from gflow.dialects.records import record
 from ..kernel.contest import Contest
 from ..kernel.selection.choice import choice_of
 from ..kernel.selection.cpu.blocking import cut, speedup
-from ..kernel.selection.select import contests_of, decided
+from ..kernel.selection.select import contested, decided
 from ..memory.liveness import lives_at_entry
 from ..targets.processors import PROCESSORS, Measured, Processor
 
@@ -171,19 +171,20 @@ def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str)
         What was measured, in the order of ops; `step` is the op's number, times are seconds.
     """
     lives = lives_at_entry(function)
-    asked = contests_of(function, lives, threads, isa)
+    products = contested(function, lives, threads, isa)
     contests = _Contests(PROCESSORS[isa], threads, racing)
-    different = dict.fromkeys(contest for _, contest in asked.values())
+    different = dict.fromkeys(product.contest for product in products.values())
     contests.decide(sorted(different, key=lambda c: c.size, reverse=True))
     found = []
-    for index, (o, contest) in asked.items():
+    for index, product in products.items():
+        o, contest = product.op, product.contest
         if choice_of(o.op).tuned:
             continue
         if contest not in contests.won:
             if contest in contests.times:
                 found.append(Race(index, f"{o.name} {o.op.location}", racing.device, {}))
             continue
-        choice = decided(lives, threads, isa, contests.won, o, racing.device)
+        choice = decided(product, lives, threads, isa, contests.won, racing.device)
         o.op.attributes[KERNEL] = choice.attribute()
         if contest in contests.times:
             ordered = sorted(contests.times[contest].items(), key=lambda item: item[1])

@@ -10,11 +10,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import groupby
 
-from gflow.dialects.marks import LAUNCH, kind_of, launch_of
+from gflow.dialects.marks import LAUNCH, kind_of, launch_of, result_written_first
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK, ENGINE
-from gflow.dialects.types import is_row_major, row_major_strides, share_memory
+from gflow.dialects.types import is_row_major, row_major_strides, share_memory, type_of
 
+from ..ir.contractions import root_of
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, extent_bytes, is_view, layouts, readers, row_of
 from .in_place import OVERWRITES, adds_in_place
@@ -65,6 +66,36 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
     yield from _arena(body, at, places, size, may)
     yield from _returned(body, at, places, aliases(function, body), may)
     yield from _launches(body, at, places)
+    for o in making:
+        number = result_written_first(o.op)
+        if number is not None and not _can_be_written_first(body, at, places, o, number):
+            yield (
+                f"cannot write its contraction to result {number} (into of gflow.kernel) first",
+                o.op,
+            )
+
+
+def _can_be_written_first(
+    body: Body, at: list[Layout], places: dict[int, PlanPlace], o: Op, number: int
+) -> bool:
+    """Whether an op's contraction, which it does not return, fits into the buffer of one of its results, and no operand
+    is there."""
+    root = root_of(o.op) if o.name == "fused" else None
+    if root is None or not 0 <= number < len(o.results):
+        return False
+    value, r = root.results[0], o.results[number]
+    ty, own = type_of(value), body.types[r]
+    if any(v == value for v in root.block.operations[-1].operation.operands):
+        return False
+    arguments = len(body.arguments)
+    bases = [at[v].base for v in o.operands]
+    taken = [
+        ("arg", v) if v < arguments else places[v][:2]
+        for v in bases
+        if v < arguments or v in places
+    ]
+    fits = (own.dtype, own.numel) == (ty.dtype, ty.numel) and is_row_major(own.shape, at[r].strides)
+    return fits and places[r][:2] not in taken
 
 
 def _layouts(

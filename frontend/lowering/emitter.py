@@ -21,7 +21,7 @@ from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import FLOATS, TensorType
 from gflow.tracing.data.trace import Trace
-from gflow.tracing.data.values import TraceOp
+from gflow.tracing.data.values import SourceLoc, TraceOp
 
 from .dtypes import Unsupported, has_kernels, opmath
 from .op_writer import OpWriter
@@ -180,6 +180,19 @@ class Emitter(OpWriter):
         self.uniques = 0
         self.checked: dict[ir.Value, set[Any]] = {}  # what is known of values (`checks.py`)
         self._constants: dict[Any, Value] = {}
+        self._repeated: dict[Any, Value] = {}  # conversions and broadcasts at the current location
+
+    def at(self, loc: SourceLoc) -> None:
+        """Ops emitted from now on come from `loc`."""
+        before = self._loc
+        super().at(loc)
+        if self._loc is not before:
+            self._repeated.clear()
+
+    def mark(self, op: TraceOp) -> None:
+        """Ops emitted from now on belong to the marked module calls and the phase of `op`."""
+        super().mark(op)
+        self._repeated.clear()
 
     @property
     def proven(self) -> bool:
@@ -308,8 +321,11 @@ class Emitter(OpWriter):
                 if dtype not in FLOATS and dtype != "i1":
                     value = int(value)
                 return self.full(value != 0 if dtype == "i1" else value, x.shape, dtype)
-        result = self("convert", x, dtype=dtype)
-        result.number = x.number
+        key = (x.ir, x.number, dtype)
+        result = self._repeated.get(key)
+        if result is None:
+            result = self._repeated[key] = self("convert", x, dtype=dtype)
+            result.number = x.number
         return result
 
     def pair(self, a: Any, b: Any) -> tuple[Value, Value]:
@@ -375,7 +391,11 @@ class Emitter(OpWriter):
             return self.full(x.const, shape, x.dtype)
         if dims is None:
             dims = range(len(shape) - len(x.shape), len(shape))
-        return self("broadcast", x, shape=shape, dims=tuple(dims))
+        key = (x.ir, shape, tuple(dims))
+        result = self._repeated.get(key)
+        if result is None:
+            result = self._repeated[key] = self("broadcast", x, shape=shape, dims=key[2])
+        return result
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         """`x` with another shape; constants are made again."""

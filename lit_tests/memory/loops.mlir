@@ -32,14 +32,24 @@ func.func @copies(%x: tensor<24x48xf32>, %y: tensor<8x48xf32>) -> tensor<32x48xf
   return %0 : tensor<32x48xf32>
 }
 
-// A result that does not fit a cache is made some rows at a time, and what follows runs on these.
+// A result that does not fit a cache is made some rows at a time, and what follows runs on these. The product is written to the
+// sum's buffer first.
 // CHECK-LABEL: func.func @pieces(
-// CHECK:       gflow.kernel = {kind = "blas", rows = 512 : i64, then = [{lanes = 8 : i64, order = array<i64: 0, 1>, threads = "all"}]}
+// CHECK:       gflow.kernel = {into = 0 : i64, kind = "blas", rows = 512 : i64, then = [{lanes = 8 : i64, order = array<i64: 0, 1>, threads = "all"}]}
 func.func @pieces(%x: tensor<4096x64xf64>, %w: tensor<64x512xf64>, %b: tensor<512xf64>) -> tensor<4096x512xf64> {
   %0 = "gflow.matmul"(%x, %w) : (tensor<4096x64xf64>, tensor<64x512xf64>) -> tensor<4096x512xf64>
   %1 = "gflow.broadcast"(%b) {shape = array<i64: 4096, 512>, dims = array<i64: 1>} : (tensor<512xf64>) -> tensor<4096x512xf64>
   %2 = "gflow.add"(%0, %1) : (tensor<4096x512xf64>, tensor<4096x512xf64>) -> tensor<4096x512xf64>
   return %2 : tensor<4096x512xf64>
+}
+
+// An updated argument still holds an operand, so the product is written to scratch.
+// CHECK-LABEL: func.func @updated(
+// CHECK:       gflow.kernel = {kind = "blas", scratch = 512 : i64, then
+func.func @updated(%x: tensor<8x4xf64>, %w: tensor<4x8xf64>, %p: tensor<8x8xf64>) -> (tensor<8x8xf64> {gflow.alias = 2 : i64}) {
+  %0 = "gflow.matmul"(%x, %w) : (tensor<8x4xf64>, tensor<4x8xf64>) -> tensor<8x8xf64>
+  %1 = "gflow.add"(%0, %p) : (tensor<8x8xf64>, tensor<8x8xf64>) -> tensor<8x8xf64>
+  return %1 : tensor<8x8xf64>
 }
 
 // PyTorch's order of a weight is not the one of patches: it is copied, in loops of its own, and patches of some positions

@@ -246,3 +246,31 @@ func.func @reduced(%x: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x8xf32>, te
   return %2, %4, %1#1 : tensor<8x8xf32>, tensor<8x8xf32>, tensor<i8>
 }
 }
+
+// -----
+
+// The epilogue reads the argument that the product would overwrite.
+func.func @into_operand(%x: tensor<8x8xf32>, %p: tensor<8x8xf32>) -> (tensor<8x8xf32> {gflow.alias = 1 : i64}) attributes {gflow.arena_size = 0 : i64} {
+  // expected-error @+1 {{cannot write its contraction to result 0 (into of gflow.kernel) first}}
+  %u = "gflow.fused"(%x, %p) ({
+  ^bb0(%a: tensor<8x8xf32>, %b: tensor<8x8xf32>):
+    %m = "gflow.matmul"(%a, %a) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    %s = "gflow.add"(%m, %b) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    "gflow.yield"(%s) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<8x8xf32>) -> ()
+  }) {gflow.buffers = ["arg:1"], gflow.kernel = {into = 0 : i64, kind = "blas"}, kind = "contraction", operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %u : tensor<8x8xf32>
+}
+
+// -----
+
+// There is no such result.
+func.func @into_nothing(%x: tensor<8x8xf32>, %p: tensor<8x8xf32>) -> (tensor<8x8xf32> {gflow.alias = 1 : i64}) attributes {gflow.arena_size = 0 : i64} {
+  // expected-error @+1 {{cannot write its contraction to result 1 (into of gflow.kernel) first}}
+  %u = "gflow.fused"(%x, %p) ({
+  ^bb0(%a: tensor<8x8xf32>, %b: tensor<8x8xf32>):
+    %m = "gflow.matmul"(%a, %a) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    %s = "gflow.add"(%m, %b) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    "gflow.yield"(%s) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<8x8xf32>) -> ()
+  }) {gflow.buffers = ["arg:1"], gflow.kernel = {into = 1 : i64, kind = "blas"}, kind = "contraction", operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %u : tensor<8x8xf32>
+}

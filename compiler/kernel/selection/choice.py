@@ -108,6 +108,7 @@ class Choice(Way):
     tile: tuple[int, ...] = ()
     batch: str = "together"
     rows: int = 0
+    into: int = -1
     parts: int = 1
     loads: str = "pointers"
     persistent: int = 0
@@ -222,7 +223,7 @@ def _values(given: ir.DictAttr) -> dict[str, Any]:
     return {entry.name: from_mlir(KERNEL_FIELDS[entry.name], entry.attr) for entry in given}
 
 
-_ROWS = ("rows", "then", "tuned")
+_ROWS = ("rows", "into", "then", "tuned")
 _SHARED = ("threads", "from_size")
 _BLOCKED = ("tile", "block", "batch", *_SHARED, *_ROWS)
 
@@ -233,10 +234,10 @@ CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "blas": _ROWS,
     "pytorch": _ROWS,
     "zero": _ROWS,
-    "depthwise": ("copies", *_SHARED, "then"),
+    "depthwise": ("copies", "into", *_SHARED, "then"),
     "panels": _BLOCKED,
     "rows": _BLOCKED,
-    "packed": ("tile", "block", *_SHARED, "then"),
+    "packed": ("tile", "block", "into", *_SHARED, "then"),
     "patches": (*_BLOCKED, "copies"),
     "attention": ("tile", "block", "tuned"),
     "attention_rows": ("tile", "block", "tuned"),

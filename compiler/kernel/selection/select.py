@@ -11,6 +11,7 @@ from gflow.compiler.targets import Target
 from gflow.compiler.targets.processors import PROCESSORS, host_level
 from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func
+from gflow.dialects.records import record
 
 from ...ir.errors import CannotLower, PassError
 from ...ir.ssa import Op
@@ -51,13 +52,25 @@ def choices(
     return found
 
 
-def contests_of(
-    function: func.FuncOp, lives: Lives, threads: int, isa: str
-) -> dict[int, tuple[Op, Contest]]:
-    """The comparisons that are possible on a CPU, by the op's number: the op, and the key of the comparison.
+@record
+class Contested:
+    """A product that both gflow's own kernel and the BLAS can compute.
 
-    They are the products that both gflow's own kernel and the BLAS can compute.
+    Attributes:
+        op: the product's op.
+        contest: the key of the comparison.
+        own: whether the cost model takes gflow's own kernel.
+        choice: the choice by the cost model.
     """
+
+    op: Op
+    contest: Contest
+    own: bool
+    choice: Choice
+
+
+def contested(function: func.FuncOp, lives: Lives, threads: int, isa: str) -> dict[int, Contested]:
+    """The products whose kernels can be compared on a CPU, by the op's number."""
     choose = Chooser(lives, threads, True, PROCESSORS.get(isa))
     found = {}
     for o in lives.body.ops:
@@ -68,14 +81,19 @@ def contests_of(
             "patches",
         ):
             choose.asked.clear()
-            choose(o)
+            choice = choose(o)
             if choose.asked:
-                found[o.index] = o, choose.asked[-1]
+                found[o.index] = Contested(o, *choose.asked[-1], choice)
     return found
 
 
 def decided(
-    lives: Lives, threads: int, isa: str, won: Mapping[Contest, bool], o: Op, device: str
+    product: Contested,
+    lives: Lives,
+    threads: int,
+    isa: str,
+    won: Mapping[Contest, bool],
+    device: str,
 ) -> Choice:
     """The choice for a product after timed comparisons.
 
@@ -83,8 +101,10 @@ def decided(
         won: by key of a comparison, whether gflow's own kernel was faster.
         device: the name of the machine, for the field `tuned`.
     """
-    choose = Chooser(lives, threads, True, PROCESSORS.get(isa), won)
-    return replace(choose(o), tuned=device)
+    choice = product.choice
+    if won[product.contest] != product.own:
+        choice = Chooser(lives, threads, True, PROCESSORS.get(isa), won)(product.op)
+    return replace(choice, tuned=device)
 
 
 def scratch_of(function: func.FuncOp, lives: Lives, target: Target) -> dict[int, int]:

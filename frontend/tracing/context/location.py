@@ -166,9 +166,11 @@ class Locator:
 
     def _user_line(self) -> tuple[str, int]:
         frame: FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_code not in self.outside:
-            if is_user_code(frame.f_code):
-                return frame.f_code.co_filename, frame.f_lineno
+        owners, outside = _owners, self.outside
+        while frame is not None and (code := frame.f_code) not in outside:
+            file = code.co_filename
+            if (owners.get(file) or owner_of(file)) == "user":
+                return file, frame.f_lineno
             frame = frame.f_back
         return self.home
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -151,19 +151,18 @@ class OutputRef:
 def instances_in(arg: Any, kind: type[_T]) -> Iterator[_T]:
     """What is of a class among call arguments: itself, or in nested lists, tuples and dicts, in order."""
     found: list[_T] = []
-    _collect(arg, kind, found)
+    _collect((arg,), kind, found)
     return iter(found)
 
 
-def _collect(arg: Any, kind: type[_T], found: list[_T]) -> None:
-    if isinstance(arg, kind):
-        found.append(arg)
-    elif isinstance(arg, (list, tuple)):
-        for item in arg:
+def _collect(items: Iterable[Any], kind: type[_T], found: list[_T]) -> None:
+    for item in items:
+        if isinstance(item, kind):
+            found.append(item)
+        elif isinstance(item, (list, tuple)):
             _collect(item, kind, found)
-    elif isinstance(arg, dict):
-        for item in arg.values():
-            _collect(item, kind, found)
+        elif isinstance(item, dict):
+            _collect(item.values(), kind, found)
 
 
 def values_in(arg: Any) -> Iterator[TraceValue]:

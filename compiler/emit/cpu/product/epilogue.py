@@ -1,8 +1,8 @@
 """The epilogue of a contraction in a fused op, which runs on chunks of rows that were just computed.
 
 The contraction's result is a matrix whose columns are its innermost dimension. It is written to the buffer of the fused
-op's result if the op returns it, else to the buffer of a result that the epilogue overwrites. If these buffers still
-hold operands, it is written to scratch that holds one chunk.
+op's result if the op returns it, else to the buffer of the result `into` of `gflow.kernel`, which the epilogue
+overwrites, or to scratch that holds one chunk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gflow.dialects import builder
 from gflow.dialects.extents import Count, Piece
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import KernelAddress, Place
-from gflow.dialects.types import TensorType, is_row_major, row_major_strides
+from gflow.dialects.types import is_row_major, row_major_strides
 
 from ..program_builder import Builder
 from .finish import Words, finish
@@ -121,7 +121,7 @@ def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
     kernel = describe(o.op, inputs, [b.strides(v) for v in o.results])
     place, copy_to = None, None
     if returned is None:
-        place = _borrowed(b, o, ty)
+        place = None if b.choice.into < 0 else b.place(o.results[b.choice.into])
     elif is_row_major(ty.shape, b.strides(returned)):
         place = b.place(returned)
     else:
@@ -133,29 +133,3 @@ def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
     own = None if returned is None else (o.results.index(returned), b.strides(returned))
     tiled = tiles_of(o, root, kernel, own)
     return op, Epilogue(b, loads, stores, label, made, place, copy_to, tiled)
-
-
-def _borrowed(b: Builder, o: Op, ty: TensorType) -> Place | None:
-    """The buffer of a result to which the contraction can write its result first; None: there is none.
-
-    It must have the same element type and size, and must not overlap an operand.
-    """
-    taken = [_extent(b, b.at[v].base) for v in o.operands]
-    for r in o.results:
-        own = b.body.types[r]
-        if own.dtype != ty.dtype or own.numel != ty.numel:
-            continue
-        if not is_row_major(own.shape, b.strides(r)):
-            continue
-        space, low, high = _extent(b, r)
-        if not any(s == space and low < h and x < high for s, x, h in taken):
-            return b.place(r)
-    return None
-
-
-def _extent(b: Builder, value: int) -> tuple[tuple[str, int], int, int]:
-    """The memory of a value that isn't a view: its memory space, its first byte, and its last byte + 1."""
-    place = b.places[value]
-    ty = b.body.types[value]
-    whole = 1 << 62 if place.space in ("arg", "result") else place.offset + ty.nbytes
-    return (place.space, place.index), place.offset, whole

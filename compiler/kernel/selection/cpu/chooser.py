@@ -62,7 +62,8 @@ class Chooser:
         blas: whether kernels may call the BLAS.
         processor: the row of the processor table that gflow's own products are blocked for; None: no such products.
         won: by key of a timed comparison, whether gflow's own kernel was faster. The cost model decides the others.
-        asked: output: the keys of comparisons of all products that both gflow's own kernel and the BLAS support.
+        asked: output: the products that both gflow's own kernel and the BLAS support: the key of the comparison, and
+            whether the choice is gflow's own kernel.
     """
 
     lives: Lives
@@ -70,7 +71,7 @@ class Chooser:
     blas: bool
     processor: Processor | None = None
     won: Mapping[Contest, bool] = field(default_factory=dict)
-    asked: list[Contest] = field(default_factory=list)
+    asked: list[tuple[Contest, bool]] = field(default_factory=list)
 
     def __call__(self, o: Op) -> Choice:
         """The choice for an op.
@@ -118,18 +119,29 @@ class Chooser:
     # -- contractions
 
     def _contraction(self, o: Op, root: ir.Operation) -> Choice:
+        if root is o.op:
+            return self._contracted(o, root, None, False, None)
+        rows, tiled, copied, into = self._rows(o, root, type_of(root.results[0]))
+        found = self._contracted(o, root, rows, tiled, copied)
+        return found if found.kind == "none" else replace(found, into=into)
+
+    def _contracted(
+        self,
+        o: Op,
+        root: ir.Operation,
+        rows: Rows | None,
+        tiled: bool,
+        copied: tuple[int, ...] | None,
+    ) -> Choice:
+        """The choice for a contraction, without the result that it is written to. Its epilogue is as of `_rows`."""
         lives, name = self.lives, root.name.removeprefix("gflow.")
         numbers = root_operands(root) if root is not o.op else [0, 1]
         values = [o.operands[n] for n in numbers]
         result = type_of(root.results[0])
         types = [*(lives.body.types[v] for v in values), result]
         strides = [lives.at[v].strides for v in values]
-        rows, tiled, copied = None, False, None
-        if root is not o.op:
-            strides.append(row_major_strides(result.shape))
-            rows, tiled, copied = self._rows(o, root, result)
-        else:
-            strides.append(lives.at[o.results[0]].strides)
+        alone = root is o.op
+        strides.append(lives.at[o.results[0]].strides if alone else row_major_strides(result.shape))
         wide = result.dtype in HALVES and result.numel > 0
         if wide and name == "matmul" and self._in_pieces(types):
             own = _whole(result.nbytes) if rows is not None and rows.floating else 0
@@ -182,27 +194,29 @@ class Chooser:
 
     def _rows(
         self, o: Op, root: ir.Operation, ty: TensorType
-    ) -> tuple[Rows, bool, tuple[int, ...] | None]:
-        """The rows of a contraction's result; whether the epilogue can run on tiles; and, if the result must be copied
-        to a layout that isn't row-major, the strides of the copy."""
+    ) -> tuple[Rows, bool, tuple[int, ...] | None, int]:
+        """The rows of a contraction's result; whether the epilogue can run on tiles; if the result must be copied to a
+        layout that isn't row-major, the strides of the copy; and `Choice.into`."""
         lives, k = self.lives, self._describe(o)
         yielded = root.block.operations[-1].operation.operands
         returned = None
         for r, v in zip(o.results, yielded):
             if v == root.results[0]:
                 returned = r
-        granule, floating, copied = granule_of(k, ty), False, None
+        granule, floating, copied, into = granule_of(k, ty), False, None, -1
         if returned is None:
-            floating = not any(self._borrowable(o, r, ty) for r in o.results)
+            fitting = (n for n, r in enumerate(o.results) if self._can_hold(o, r, ty))
+            into = next(fitting, -1)
+            floating = into < 0
         elif not is_row_major(ty.shape, lives.at[returned].strides):
             granule, floating, copied = 0, True, lives.at[returned].strides
         own = None
         if returned is not None:
             own = (o.results.index(returned), lives.at[returned].strides)
         tiled = tiles_of(o, root, k, own) is not None
-        return Rows(ty, floating, granule, self.blas, k), tiled, copied
+        return Rows(ty, floating, granule, self.blas, k), tiled, copied, into
 
-    def _borrowable(self, o: Op, r: int, ty: TensorType) -> bool:
+    def _can_hold(self, o: Op, r: int, ty: TensorType) -> bool:
         """Whether a contraction can write to the buffer of result `r`, which the epilogue then overwrites.
 
         The buffer must have the same type of elements and size, and must not be the buffer of an operand.
@@ -359,9 +373,11 @@ class Chooser:
         if p is None:
             return None
         if self.blas:
-            self.asked.append(contest)
             own = self.won.get(contest)
-            if not (own_is_faster(p, product, self.threads) if own is None else own):
+            if own is None:
+                own = own_is_faster(p, product, self.threads)
+            self.asked.append((contest, own))
+            if not own:
                 return None
         if kind == "patches":
             made = blocks_of(p, product, self.threads)

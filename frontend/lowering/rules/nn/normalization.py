@@ -39,7 +39,12 @@ def _typical(em: Emitter, x: Value, dims: Sequence[int]) -> Value:
             part = em("slice", x, starts=starts, limits=limits, strides=(1,) * x.rank)
             found.append((starts, part.reshape(kept).compute()))
     parts = [part for _, part in found[: 1 << (len(found).bit_length() - 1)]]
-    parts = [part * (1 / len(parts)) for part in parts]  # first: the sum may be too large
+    share = 1 / len(parts)  # of each part before they are added: their sum may be too large
+    if len(parts) > 1:
+        parts = [
+            em("fma", b, em.full(share, b.shape, b.dtype), a * share)
+            for a, b in zip(parts[::2], parts[1::2])
+        ]
     while len(parts) > 1:
         parts = [a + b for a, b in zip(parts[::2], parts[1::2])]
     return parts[0]
@@ -231,8 +236,9 @@ def native_batch_norm_backward(
         return (d * _channel(em, scale, v)).to(x.dtype), dw, db
     # dx = (dy - mean(dy) - (x - mean) · slope) · scale, as dy · scale + (x · tilt + shift), rounded twice
     slope = rstd.to(wide) * rstd.to(wide) * (sum_dy_xmu / count)
-    tilt = (-(slope * scale.to(wide))).to(v.dtype)
-    shift = (-(tilt.to(wide) * mean.to(wide)) - sum_dy / count * scale.to(wide)).to(v.dtype)
+    minus = -scale.to(wide)
+    tilt = (slope * minus).to(v.dtype)
+    shift = (sum_dy / count * minus - tilt.to(wide) * mean.to(wide)).to(v.dtype)
     rest = em("fma", v, _channel(em, tilt, v), _channel(em, shift, v))
     return em("fma", d, _channel(em, scale, v), rest).to(x.dtype), dw, db
 
