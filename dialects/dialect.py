@@ -125,10 +125,15 @@ def _attach_traits(definition: OpDef) -> None:
     ir.DynamicOpTrait.attach(name, _Verifier(definition))
 
 
-def make_context() -> ir.Context:
-    """A new MLIR context with the dialect and its neighbours loaded; it loads any other upstream dialect on demand."""
+def forget_contexts() -> None:
+    """Empty the look-ups of types and attributes, which keep their contexts alive."""
     forget_types()
     forget_attributes()
+
+
+def make_context() -> ir.Context:
+    """A new MLIR context with the dialect and its neighbours loaded; it loads any other upstream dialect on demand."""
+    forget_contexts()
     context = ir.Context(load_on_create_dialects=_UPSTREAM)
     with context, ir.Location.unknown():
         # bytecode is read in less time than text, but only the second context gains by its being written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import os
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import gflow as flow
+from gflow.dialects.dialect import forget_contexts
+from gflow.dialects.mlir import ir
 from gflow.dialects.program import Program, processor
 from gflow.runtime import Executable
 from gflow.runtime.cpu import jit, objects
@@ -233,6 +236,22 @@ def test_machine_code_without_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = [t.clone() for t in arguments]
     for got, want in zip(again(arguments), plan.compiled.run(theirs), strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+@needs_objects
+def test_compilation_keeps_nothing_of_mlir_and_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contexts of MLIR and engines of LLVM take megabytes; a first call frees them, and keeps machine code only."""
+    monkeypatch.setenv("GFLOW_CACHE", "0")
+    monkeypatch.setattr(jit, "_addresses", {})
+    monkeypatch.setattr(jit, "_engines", [])
+    forget_contexts()
+    jit.release_contexts()
+    gc.collect()
+    contexts, loaded = ir.Context._get_live_count(), len(jit._loaded)
+    program()
+    assert ir.Context._get_live_count() <= contexts
+    assert len(jit._loaded) > loaded
+    assert not jit._engines
 
 
 @needs_objects

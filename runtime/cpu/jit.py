@@ -142,7 +142,7 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: s
     name = _cache_key(kernels, declarations, isa)
     if name is not None and _load(name, kernels, isa):
         return
-    engine = _engine(kernels, declarations, isa, dump=name is not None)
+    engine = _engine(kernels, declarations, isa, dump=supported())
     table = (ctypes.c_int64 * len(kernels))()
     pointer = ctypes.c_void_p(ctypes.addressof(table))
     # raw_lookup gives the packed interface: a function of one array of pointers to the arguments
@@ -154,16 +154,29 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: s
         )
     fill = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found)
     fill((ctypes.c_void_p * 1)(ctypes.addressof(pointer)))
-    _engines.append(engine)
-    _addresses.update(zip([(isa, kernel) for kernel in kernels], table))
-    if name is not None:
-        try:
-            code = _object_of(engine)
-        except OSError as error:  # no room for it
-            _log.warning("machine code is not cached: %s", error)
-        else:
-            disk.write("objects", name, code)
-            _stored_in.update({(isa, kernel): name for kernel in kernels})
+    addresses = dict(zip(kernels, table))
+    try:
+        # an engine keeps some MiB beside the code, so it is dropped once the code is loaded without it
+        code = _object_of(engine) if supported() else None
+        loaded = None if code is None else load_object(code, symbol_address)
+    except (OSError, ObjectError) as error:  # no room for it
+        _log.warning("machine code is not cached: %s", error)
+        code = loaded = None
+    if loaded is None:
+        _engines.append(engine)
+    else:
+        _loaded.append(loaded)
+        addresses = {kernel: loaded.symbols[kernel] for kernel in kernels}
+    _addresses.update({(isa, kernel): at for kernel, at in addresses.items()})
+    if name is not None and code is not None:
+        disk.write("objects", name, code)
+        _stored_in.update({(isa, kernel): name for kernel in kernels})
+
+
+def release_contexts() -> None:
+    """Free the context that kernels were parsed in; the next kernel makes a new one."""
+    with _lock:
+        _context.release()
 
 
 def _load(name: str, kernels: Iterable[str], isa: str) -> bool:
@@ -269,6 +282,10 @@ class _Contexts:
             self._context.enable_multithreading(False)
         self._uses += 1
         return self._context
+
+    def release(self) -> None:
+        """Let go of the context."""
+        self._context = None
 
 
 _context = _Contexts()
