@@ -122,7 +122,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
 
 def _release_memory() -> None:
     """Free the contexts of MLIR, and return what the compiler has freed to the system. Otherwise the buffers of a
-    program's first step are placed between pages that stay resident and hold nothing: 4 to 20 MiB for a ResNet-18."""
+    program's first step are placed between pages that stay resident and hold nothing: 4 to 5 MiB for a ResNet-18."""
     # start-up: the compiler is loaded by the first compilation
     from gflow.dialects.dialect import forget_contexts
 
