@@ -60,7 +60,7 @@ class Divided:
 
 def divide_gradients(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
     """Divide a trace whose outputs are `results` results, gradients (of those tensors that have one), and
-    the stand-ins of the gradients that come in.
+    the proxies of the gradients that come in.
 
     Raises:
         Undivided: the backward needs a value that the forward overwrites.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gflow.tracing.data.global_tensors import OWN
-from gflow.tracing.dispatch.functions.stand_ins import Fact
+from gflow.tracing.dispatch.functions.proxies import Fact
 from gflow.tracing.reads.reads import OF_TENSORS
 from gflow.tracing.reads.state import same
 

@@ -12,7 +12,7 @@ from gflow.errors import GraphTraceError
 from .data.global_tensors import axes_of
 from .data.trace import Trace
 from .data.values import TraceInput, TraceOutput, values_in
-from .dispatch.functions.stand_ins import StandIn
+from .dispatch.functions.proxies import TensorProxy
 from .program.aliases import check_ends, describe_input
 from .program.shared import Shared, conflicts, storage_of
 from .traced_inputs import TracedInputs, parameters_of
@@ -98,7 +98,7 @@ def check_assigned(tracing: TracedInputs, assigned: Collection[int], where: str)
     if assigned:
         ends = {
             s.index: tracing.rebound.get(s.index, s.wrapper)
-            for s in tracing.rewrites.stand_ins.values()
+            for s in tracing.rewrites.proxies.values()
             if s.index not in tracing.views
         }
         check_ends(ends, assigned, tracing.recorder.inputs, where)
@@ -144,15 +144,15 @@ def check_memory(tracing: TracedInputs) -> None:
         Shared: one does; it is to be traced as a view.
         GraphTraceError: one does, and it cannot be.
     """
-    stand_ins = tracing.rewrites.stand_ins
+    proxies = tracing.rewrites.proxies
     written = {
         s.index
-        for s in stand_ins.values()
+        for s in proxies.values()
         if s.index in tracing.rebound
         or tracing.recorder.value_of(tracing.current(s.wrapper))
         is not (s.begin or tracing.recorder.inputs[s.index].value)
     }
-    written |= {stand_ins[id(p)].index for p in tracing.trained()}
+    written |= {proxies[id(p)].index for p in tracing.trained()}
     entries = {i: e for i, e in enumerate(tracing.recorder.inputs) if i not in tracing.views}
     written = {tracing.views.get(i, i) for i in written}
     found = _conflicts(tracing, entries, written)
@@ -168,24 +168,24 @@ def check_memory(tracing: TracedInputs) -> None:
         )
 
 
-def check_strides(tracing: TracedInputs, stand_in: StandIn) -> None:
+def check_strides(tracing: TracedInputs, proxy: TensorProxy) -> None:
     """
     Raises:
         GraphTraceError: `build()` has changed the strides of a tensor from outside in place, or given an argument
             other memory.
     """
-    entry = tracing.recorder.inputs[stand_in.index]
-    if entry.role == "input" and torch._functionalize_was_storage_changed(stand_in.wrapper):  # type: ignore[attr-defined]
+    entry = tracing.recorder.inputs[proxy.index]
+    if entry.role == "input" and torch._functionalize_was_storage_changed(proxy.wrapper):  # type: ignore[attr-defined]
         raise GraphTraceError(
             f"{tracing.name}: build() replaces the memory of {entry.role} {entry.name!r} (.set_()), which "
             "a program cannot do: it can only write into that memory. Write x.copy_(y), or return the new "
             "tensor."
         )
-    known = tracing.rewrites.restrided.get(id(stand_in.wrapper))
+    known = tracing.rewrites.restrided.get(id(proxy.wrapper))
     if known is None:
         return
     with torch._C.DisableTorchFunction():
-        real, now = stand_in.real, stand_in.wrapper
+        real, now = proxy.real, proxy.wrapper
         old, new = [
             [s for n, s in zip(t.shape, t.stride()) if tracing.rewrites.concrete(n) != 1]
             for t in (real, now)
@@ -205,7 +205,7 @@ def warn_of_no_gradients(tracing: TracedInputs) -> None:
     own = [tracing.called(p) for o in tracing.optimizers for p in parameters_of(o)]
     others = [
         tracing.parameter_names.get(id(s.real), "a tensor of no module")
-        for s in tracing.rewrites.stand_ins.values()
+        for s in tracing.rewrites.proxies.values()
         if s.wrapper.requires_grad and s.wrapper.is_leaf and s.wrapper.grad is not None
     ]
     text = (
@@ -226,7 +226,7 @@ def histories(tracing: TracedInputs) -> list[TraceInput]:
     """Arguments and kept tensors that `build()` has given the history of a gradient."""
     return [
         tracing.recorder.inputs[s.index]
-        for s in (*tracing.leaves, *tracing.rewrites.stand_ins.values())
+        for s in (*tracing.leaves, *tracing.rewrites.proxies.values())
         if s.wrapper.requires_grad and not s.real.requires_grad
     ]
 

@@ -84,10 +84,10 @@ def outputs_of(tracing: TracedInputs, trace: Trace) -> list[TraceOutput]:
 
 
 def _result_views(tracing: TracedInputs, wrappers: Sequence[torch.Tensor]) -> list[ResultView]:
-    stand_ins = (*tracing.leaves, *tracing.rewrites.stand_ins.values())
+    proxies = (*tracing.leaves, *tracing.rewrites.proxies.values())
     known = {
         s.wrapper.untyped_storage()._cdata: (s.wrapper, tracing.recorder.inputs[s.index].value)
-        for s in stand_ins
+        for s in proxies
         if s.index not in tracing.views and s.index not in tracing.rebound and s.begin is None
     }
     return result_views(wrappers, known, tracing.rewrites.concrete)
@@ -100,17 +100,17 @@ def updates_of(tracing: TracedInputs) -> list[TraceOutput]:
         GraphTraceError: an input is not updated as a program can do it.
     """
     updates = []
-    stand_ins = {s.index: s for s in (*tracing.leaves, *tracing.rewrites.stand_ins.values())}
-    for stand_in in stand_ins.values():
-        if stand_in.index in tracing.views:
+    proxies = {s.index: s for s in (*tracing.leaves, *tracing.rewrites.proxies.values())}
+    for proxy in proxies.values():
+        if proxy.index in tracing.views:
             continue
-        wrapper = tracing.rebound.get(stand_in.index, stand_in.wrapper)
-        check_strides(tracing, stand_in)
-        entry = tracing.recorder.inputs[stand_in.index]
+        wrapper = tracing.rebound.get(proxy.index, proxy.wrapper)
+        check_strides(tracing, proxy)
+        entry = tracing.recorder.inputs[proxy.index]
         value = tracing.recorder.value_of(tracing.current(wrapper))
-        if value is not (stand_in.begin or entry.value):
+        if value is not (proxy.begin or entry.value):
             check_update(tracing.build, entry, value)
-            updates.append(TraceOutput(value, stand_in.index, entry.name))
+            updates.append(TraceOutput(value, proxy.index, entry.name))
     by_value = {entry.value: i for i, entry in enumerate(tracing.recorder.inputs)}
     for number in tracing.recorder.numbers:
         if number.final is not None:

@@ -23,8 +23,8 @@ from .data.places import NumberSource, OptimizerTrace, Place
 from .data.trace import Trace
 from .data.updates import kind
 from .data.values import TraceOutput, TraceValue
+from .dispatch.functions.proxies import TensorProxy, functional, unwrap
 from .dispatch.functions.rewrites import Rewrites
-from .dispatch.functions.stand_ins import StandIn, functional, unwrap
 from .dispatch.recorder import Recorder, describe
 from .dispatch.symbols.numbers import wrap
 from .program.data_parallel import DataParallel
@@ -60,7 +60,7 @@ class TracedInputs:
         self.rewrites.active = self.recording
         self.views: dict[int, int] = {}  # inputs that are views, and those that they are views of
         self.rebound: dict[int, torch.Tensor] = {}
-        self.leaves: list[StandIn] = []
+        self.leaves: list[TensorProxy] = []
         self._buffers: dict[Any, tuple[torch.Tensor, int, torch.Tensor]] = {}
         self.input_leaves: dict[TraceValue, int] = {}
         self.parameter_names = {id(s.tensor): s.name for s in self.table.slots}
@@ -111,7 +111,7 @@ class TracedInputs:
     def _inputs(self) -> list[Any]:
         call = self.request.call
         traced: list[Any] = []
-        seen: dict[int, StandIn] = {}
+        seen: dict[int, TensorProxy] = {}
         for position, (leaf, name) in enumerate(zip(call.leaves, call.names, strict=True)):
             if not isinstance(leaf, torch.Tensor):
                 traced.append(self._number(position, name) if position in call.numbers else leaf)
@@ -122,12 +122,12 @@ class TracedInputs:
                 dims = call.dynamic.which(position) if call.dynamic else {}
                 fake = self.recorder.add_input(leaf, "input", name, False, dims)
                 wrapper = functional(fake, leaf)
-                known = seen[id(leaf)] = self.rewrites.stand_in(leaf, wrapper, index)
+                known = seen[id(leaf)] = self.rewrites.proxy(leaf, wrapper, index)
                 self.leaves.append(known)
                 self.rewrites.given.append(known)
                 self.input_leaves[self.recorder.inputs[index].value] = position
                 if isinstance(leaf, torch.nn.Parameter):
-                    self.rewrites.stand_ins[id(leaf)] = known
+                    self.rewrites.proxies[id(leaf)] = known
             traced.append(known.wrapper)
         return traced
 
@@ -143,9 +143,9 @@ class TracedInputs:
         recorder.numbers.append(source)
         return wrap(node)
 
-    def stand_in(self, slot: Slot) -> torch.Tensor:
+    def proxy(self, slot: Slot) -> torch.Tensor:
         """What the author's code sees in place of a slot's tensor: an input of the trace, the same for each use."""
-        known = self.rewrites.stand_ins.get(id(slot.tensor))
+        known = self.rewrites.proxies.get(id(slot.tensor))
         if known is None:
             index = len(self.recorder.inputs)
             fake = self.recorder.add_input(slot.tensor, slot.role, slot.name)
@@ -171,9 +171,9 @@ class TracedInputs:
             first = next((s.tensor for s in slots.values() if _same_place(s.tensor, base)), base)
         if first is tensor:
             return None
-        wrapper = self.stand_in(slots[id(first)])
+        wrapper = self.proxy(slots[id(first)])
         self.rewrites.bases[id(tensor)] = (tensor, first)
-        self.views[index] = self.rewrites.stand_ins[id(first)].index
+        self.views[index] = self.rewrites.proxies[id(first)].index
         with self.recording():
             return view_in(wrapper, first, tensor)
 
@@ -181,11 +181,11 @@ class TracedInputs:
         for i, optimizer in enumerate(self.optimizers):
             for g, group in enumerate(optimizer.param_groups):
                 for k, tensor in enumerate(group["params"]):
-                    if id(tensor) not in self.rewrites.stand_ins:
+                    if id(tensor) not in self.rewrites.proxies:
                         name = f"optimizer.{i}.group{g}.param{k}"
                         slot = Slot({}, "", tensor, name, "parameter")
                         self.parameter_names[id(tensor)] = name
-                        self.stand_in(slot)
+                        self.proxy(slot)
 
     def _rebound(self, name: str, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
         """A buffer or tensor attribute `old` was rebound to the traced `new`. An attribute that `build()` has not read,
@@ -207,7 +207,7 @@ class TracedInputs:
             if id(old) not in self.rewrites.met:
                 self.rewrites.wrapper_of(old)
                 self.rewrites.met.discard(id(old))
-        self.rebound[self.rewrites.stand_ins[id(old)].index] = new
+        self.rebound[self.rewrites.proxies[id(old)].index] = new
         return own
 
     def _lies_elsewhere(self, old: torch.Tensor) -> bool:
@@ -256,7 +256,7 @@ class TracedInputs:
 
 
 def _take_hooks(slot: Slot, wrapper: torch.Tensor) -> None:
-    """Let a parameter's hooks see the gradient of its stand-in.
+    """Let a parameter's hooks see the gradient of its proxy.
 
     Raises:
         GraphTraceError: it has hooks that are to run once the gradient is there.

@@ -16,7 +16,7 @@ from .data.sizes import Fixed, with_forms
 from .data.trace import Trace
 from .data.values import TraceOutput
 from .dispatch.failures.pruning import prune
-from .dispatch.functions.stand_ins import functional
+from .dispatch.functions.proxies import functional
 from .dispatch.recorder import describe, untraced
 from .optimizers.gradients import divide_micro_batches, gradient_buffer
 from .optimizers.optimizer import NewState, trace_step
@@ -209,7 +209,7 @@ class TracedSteps(TracedInputs):
         finally:
             self.locator.optimizer = self.rewrites.in_optimizer = False
         self.rebound.update(found.replaced)
-        wrappers = {s.index: s.wrapper for s in self.rewrites.stand_ins.values()}
+        wrappers = {s.index: s.wrapper for s in self.rewrites.proxies.values()}
         assigned = [n for n, new in found.replaced.items() if new is not wrappers[n]]
         check_assigned(self, assigned, f"{prefix} ({type(optimizer).__name__})")
         return found

@@ -154,7 +154,7 @@ class Tracing(TracedSteps):
         leaves = self._inputs()
         for slot in self.table.slots:
             if not is_unusable(slot.tensor):
-                self.stand_in(slot)
+                self.proxy(slot)
         owner = getattr(self.build, "__self__", None)
         target = getattr(owner, "_target", None)  # the function that a graph of gflow's own runs
         with (

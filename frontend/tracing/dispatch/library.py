@@ -123,7 +123,7 @@ def _nothing(*_: Any) -> None:
 def traceable_library(lift: Callable[[Any], Any], seed: seeding.Seed) -> Iterator[None]:
     """Active around `build()`.
 
-    lift: gives the traced stand-ins of real tensors. `autograd.Function.apply` is no function that PyTorch
+    lift: gives the traced proxies of real tensors. `autograd.Function.apply` is no function that PyTorch
         lets others override, but asks for its arguments to be unwrapped. seed: the generator's.
     """
     unwrap = _functorch.utils.unwrap_dead_wrappers

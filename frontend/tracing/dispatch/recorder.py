@@ -116,7 +116,7 @@ class Recorder(TorchDispatchMode):
         self._next_id = 0
         self._number_ops: dict[Any, tuple[int, TraceOp, TraceValue]] = {}
         self._constants: dict[int, FakeTensor] = {}
-        #: what a real tensor's stand-in holds now, if it has one
+        #: what a real tensor's proxy holds now, if it has one
         self.held: Callable[[torch.Tensor], FakeTensor | None] = lambda tensor: None
         self.seed = seeding.Seed()
 

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from gflow.tracing.reads.steps import tensors_outside
 
-from ..dispatch.functions.stand_ins import own_attributes
+from ..dispatch.functions.proxies import own_attributes
 
 Tensor = torch.Tensor
 

@@ -25,8 +25,8 @@ from ..data.places import (
     Structure,
 )
 from ..dispatch.clipping import NORM_TYPE
+from ..dispatch.functions.proxies import functional, unwrap
 from ..dispatch.functions.rewrites import Rewrites
-from ..dispatch.functions.stand_ins import functional, unwrap
 from ..dispatch.recorder import Recorder, untraced
 from ..dispatch.symbols.number_nodes import number_of
 from ..dispatch.symbols.numbers import wrap
@@ -186,12 +186,12 @@ class Exchange:
         baked = [] if baked is None else baked
         if id(value) in self._mirrors:
             return self._mirrors[id(value)][1]
-        stand_in = refused(self.where, key, value)
-        if stand_in is not None:
-            return stand_in
+        proxy = refused(self.where, key, value)
+        if proxy is not None:
+            return proxy
         if isinstance(value, torch.Tensor):
             traced = self.tensor(value, name)
-            index = self.rewrites.stand_ins[id(value)].index
+            index = self.rewrites.proxies[id(value)].index
             slot = StateSlot(place, key, path, self.recorder.inputs[index].value)
             self.result.slots.append(slot)
             return value if id(value) in self.parameters else traced
@@ -271,7 +271,7 @@ class Exchange:
 
     def tensor(self, real: torch.Tensor, name: str) -> torch.Tensor:
         """A state tensor or tensor hyperparameter."""
-        known = self.rewrites.stand_ins.get(id(real))
+        known = self.rewrites.proxies.get(id(real))
         if known is not None:
             wrapper = known.wrapper
         else:
@@ -303,13 +303,13 @@ class Exchange:
     def outside(self, tensors: Iterable[torch.Tensor]) -> None:
         """Likewise for what the trace knows of the tensors that the step reaches outside of the optimizer."""
         for real in tensors:
-            known = self.rewrites.stand_ins.get(id(real))
+            known = self.rewrites.proxies.get(id(real))
             if known and self.recorder.inputs[known.index].role != "optimizer_state":
                 self.parameter(real)
 
     def _copied(self, real: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """Let `new` stand for a parameter, with its gradient."""
-        old = self.rewrites.stand_ins[id(real)]
+        old = self.rewrites.proxies[id(real)]
         if old.wrapper.grad is not None:
             new.grad = functional(unwrap(old.wrapper.grad), old.wrapper.grad)
         self.parameters[id(real)] = real

@@ -191,7 +191,7 @@ class _Tracer(Exchange):
             widened = self.capturable and new.ndim == 0 and real.dtype == torch.float32
             if new.dtype != real.dtype and not widened:
                 raise NewState(f"{key} in {new.dtype}, which was in {real.dtype}")
-            ends = self._ends.setdefault(self.rewrites.stand_ins[id(real)].index, {})
+            ends = self._ends.setdefault(self.rewrites.proxies[id(real)].index, {})
             where = (id(at[0].holder), at[1], at[2])
             if new is not old or where not in ends:  # an item of a list that is not there any more
                 ends[where] = new
@@ -218,7 +218,7 @@ class _Tracer(Exchange):
 
     def _traced(self, tensor: Any) -> Any:
         """What stands for a tensor, if it is a real one."""
-        known = self.rewrites.stand_ins.get(id(tensor))
+        known = self.rewrites.proxies.get(id(tensor))
         return tensor if known is None else known.wrapper
 
     def _items_changed(self, at: Any, real: Any, old: Any, new: Any) -> None:
@@ -338,7 +338,7 @@ def trace_step(
     attempts = [False, True] if has_capturable else [False]
     tags: dict[Any, int] = {}
     while True:
-        mark, stand_ins = recorder.mark(), dict(rewrites.stand_ins)
+        mark, proxies = recorder.mark(), dict(rewrites.proxies)
         tracer = _Tracer(
             recorder, rewrites, optimizer, prefix, param_names, attempts[0], active, tags
         )
@@ -346,7 +346,7 @@ def trace_step(
             return _trace_step(tracer, step)
         except (StateBranch, NewState, _Parted) as error:
             recorder.rewind(mark)
-            rewrites.stand_ins = stand_ins
+            rewrites.proxies = proxies
             if isinstance(error, NewState):
                 raise
             if isinstance(error, _Parted):

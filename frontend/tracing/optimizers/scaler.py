@@ -22,8 +22,8 @@ from ..context.location import Locator
 from ..data.places import BakedValue, OptimizerTrace, Place, StateSlot
 from ..data.values import TraceOp, TraceValue
 from ..dispatch.clipping import clip_groups
+from ..dispatch.functions.proxies import TensorProxy, functional, unwrap
 from ..dispatch.functions.rewrites import Rewrites
-from ..dispatch.functions.stand_ins import StandIn, functional, unwrap
 from ..dispatch.recorder import Recorder, describe
 from .rates import scaled_rates
 from .step_hooks import without_hooks
@@ -66,7 +66,7 @@ class LossScale:
     result: OptimizerTrace = field(default_factory=OptimizerTrace)
     found: dict[int, torch.Tensor] = field(default_factory=dict)
     _unscaled: set[int] = field(default_factory=set)
-    _state: dict[str, StandIn] = field(default_factory=dict)
+    _state: dict[str, TensorProxy] = field(default_factory=dict)
     _scaled: bool = False
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class LossScale:
         index = len(session.recorder.inputs)
         fake = session.recorder.add_input(real, "scaler_state", f"scaler.{key[1:]}")
         session.rewrites.register(real, functional(fake, real), index)
-        self._state[key] = session.rewrites.stand_ins[id(real)]
+        self._state[key] = session.rewrites.proxies[id(real)]
         self.result.slots.append(StateSlot(place, key, (), session.recorder.inputs[index].value))
 
     # backward
@@ -192,12 +192,12 @@ class LossScale:
         recorder = session.recorder
         bad = recorder.value_of(unwrap(self.found[which]))
         after = values_now(session)
-        stand_ins = {s.index: s for s in session.rewrites.stand_ins.values()}
+        proxies = {s.index: s for s in session.rewrites.proxies.values()}
         with self._recording():
             for index, new in after.items():
                 old = before.values.get(index, recorder.inputs[index].value)
                 if new is not old:
-                    choose(session, stand_ins[index], bad, old, new)
+                    choose(session, proxies[index], bad, old, new)
             for number in recorder.numbers[before.numbers :]:
                 if number.born:
                     raise GraphTraceError(
@@ -245,31 +245,31 @@ class LossScale:
 
 def values_now(session: Tracing) -> dict[int, TraceValue]:
     """The value that each input of a trace has come to, by its index."""
-    stand_ins = {s.index: s for s in session.rewrites.stand_ins.values()}
+    proxies = {s.index: s for s in session.rewrites.proxies.values()}
     found = {}
     with session.active():
-        for index, stand_in in stand_ins.items():
-            wrapper = session.rebound.get(index, stand_in.wrapper)
+        for index, proxy in proxies.items():
+            wrapper = session.rebound.get(index, proxy.wrapper)
             found[index] = session.recorder.value_of(unwrap(wrapper))
     return found
 
 
 def choose(
-    session: Tracing, stand_in: StandIn, condition: TraceValue, yes: TraceValue, no: TraceValue
+    session: Tracing, proxy: TensorProxy, condition: TraceValue, yes: TraceValue, no: TraceValue
 ) -> None:
     """`yes` where `condition`, else `no`, as the value of one input from here on."""
-    fake = session.recorder.fake_like(stand_in.real)
+    fake = session.recorder.fake_like(proxy.real)
     value = session.recorder.value_of(fake)
     loc = session.locator.here()
     session.recorder.ops.append(TraceOp(aten.where.self, (condition, yes, no), {}, [value], loc))
-    wrapper = functional(fake, stand_in.real)
-    if stand_in.index in session.rebound:
-        session.rebound[stand_in.index] = wrapper
+    wrapper = functional(fake, proxy.real)
+    if proxy.index in session.rebound:
+        session.rebound[proxy.index] = wrapper
         return
-    old_grad: Any = stand_in.wrapper.grad if stand_in.wrapper.is_leaf else None
+    old_grad: Any = proxy.wrapper.grad if proxy.wrapper.is_leaf else None
     if old_grad is not None:
         wrapper.grad = functional(unwrap(old_grad), old_grad)
-    session.rewrites.register(stand_in.real, wrapper, stand_in.index)
+    session.rewrites.register(proxy.real, wrapper, proxy.index)
 
 
 def prepare(scaler: Any, parameters: Sequence[torch.Tensor]) -> bool:

@@ -19,7 +19,7 @@ from gflow.errors import GraphTraceError
 
 from ..context.location import user_line
 from ..data.values import TraceOp, TraceValue
-from ..dispatch.functions.stand_ins import unwrap
+from ..dispatch.functions.proxies import unwrap
 from ..dispatch.recorder import Recorder, untraced
 from .scaler import choose, values_now
 
@@ -175,11 +175,11 @@ class SparseStep:
             state = self.optimizer.state.get(parameter, {}).values()
             like = [t for t in state if isinstance(t, torch.Tensor) and t.shape == parameter.shape]
             for real in (parameter, *like):
-                stand_in = session.rewrites.stand_ins[id(real)]
-                old = session.recorder.inputs[stand_in.index].value
-                old, new = self.before.get(stand_in.index, old), after[stand_in.index]
+                proxy = session.rewrites.proxies[id(real)]
+                old = session.recorder.inputs[proxy.index].value
+                old, new = self.before.get(proxy.index, old), after[proxy.index]
                 if new is not old:
-                    choose(session, stand_in, mask, new, old)
+                    choose(session, proxy, mask, new, old)
             session.locator.optimizer = False
 
 

@@ -93,7 +93,7 @@ def base_of(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tenso
 
 
 def view_in(wrapper: torch.Tensor, base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` as a view of `base`, whose traced stand-in is `wrapper`."""
+    """`tensor` as a view of `base`, whose traced proxy is `wrapper`."""
     with torch._C.DisableTorchFunction():
         mine, whole = ((t.shape, t.stride(), t.data_ptr()) for t in (tensor, base))
         with torch.no_grad():

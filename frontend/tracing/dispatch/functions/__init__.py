@@ -10,8 +10,8 @@ memory      functions that ask where a tensor lies in memory, or give it other s
 networks    layers: batch norm, dropout, pooling, embeddings, attention, losses
 out_types   functions whose kernels write to a tensor of the result's own dtype alone
 overlaps    writes to parts of views whose elements are one in memory: of an expanded tensor, of overlapping windows
+proxies     the traced tensors that stand for real ones
 recurrent   LSTMs, GRUs and plain RNNs
 rewrites    the function mode
-stand_ins   the traced tensors that stand for real ones
 values      functions that look at the values of tensors
 """

@@ -20,7 +20,7 @@ from gflow.dialects.aten.written import (
 from gflow.errors import GraphTraceError
 
 from ..recorder import describe
-from .stand_ins import Handler, StandIns
+from .proxies import Handler, TensorProxies
 
 Tensor = torch.Tensor
 #: what others take care of
@@ -52,7 +52,7 @@ def _overload(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpOve
 
 
 def _handler(func: OpOverload) -> Handler:
-    def handler(mode: StandIns, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def handler(mode: TensorProxies, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = by_name(func, args, kwargs)
         targets = [t for name in names_written(func) for t in tensors_of(given.get(name))]
         problem = _problem(func, given, targets)

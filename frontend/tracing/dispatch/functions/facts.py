@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..recorder import item_error
-from .stand_ins import Fact, Handler, StandIns
+from .proxies import Fact, Handler, TensorProxies
 
 Tensor = torch.Tensor
 
@@ -41,7 +41,7 @@ _ARE_NONE = {question: _is_none(question) for question in _OBJECTS}
 
 
 def _ask(
-    mode: StandIns, func: Any, name: str, question: Callable[[Tensor], Any], tensor: Tensor
+    mode: TensorProxies, func: Any, name: str, question: Callable[[Tensor], Any], tensor: Tensor
 ) -> Any:
     """The answer of the tensor that a traced one stands for; None where it stands for none."""
     real = mode.real_of(tensor)
@@ -53,7 +53,7 @@ def _ask(
     return answer
 
 
-def _plain(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _plain(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name, untouched = _PLAIN[func]
     if func in (Tensor.is_shared, Tensor.is_pinned):  # a traced tensor has no memory to look at
         own = untouched
@@ -63,7 +63,7 @@ def _plain(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return own if answer is None else answer
 
 
-def _object(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _object(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     own = func(*args, **kwargs)
     if own is not None:
         return own

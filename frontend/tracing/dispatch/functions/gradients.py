@@ -9,12 +9,12 @@ import torch
 from gflow.errors import GraphTraceError
 
 from ..recorder import describe
-from .stand_ins import Handler, StandIns
+from .proxies import Handler, TensorProxies
 
 Tensor = torch.Tensor
 
 
-def _backward(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _backward(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     loss = args[0]
     gradient = args[1] if len(args) > 1 else kwargs.get("gradient")
     where = describe(mode.recorder.locator.here())
@@ -40,7 +40,7 @@ def _backward(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str
     return func(*args, **kwargs)
 
 
-def _gradient_from_outside(mode: StandIns, tensor: Tensor) -> None:
+def _gradient_from_outside(mode: TensorProxies, tensor: Tensor) -> None:
     """Before the first backward(), eager gives the gradient that an earlier one has left; a program has none."""
     if any(op.loc.phase == "backward" for op in mode.recorder.ops):
         return
@@ -58,7 +58,7 @@ def _gradient_from_outside(mode: StandIns, tensor: Tensor) -> None:
     )
 
 
-def _gradient(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _gradient(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     gradient = func(*args)
     if gradient is None and not mode.in_optimizer:
         _gradient_from_outside(mode, args[0])

@@ -11,19 +11,21 @@ from gflow.errors import GraphTraceError
 from ..recorder import describe, item_error
 from ..symbols.number_nodes import number_of
 from . import overlaps
-from .stand_ins import Handler, StandIns
+from .proxies import Handler, TensorProxies
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
 def _unsafe_parts(
-    mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Tensor, ...]:
     return overlaps.unsafe_parts(func.__name__, *args, **kwargs)
 
 
-def _clamp_(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _clamp_(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor:
     # In place and with traced numbers, PyTorch takes its slow Python reference apart.
     if not any(number_of(a) is not None for a in (*args[1:], *kwargs.values())):
         return func(*args, **kwargs)
@@ -31,14 +33,18 @@ def _clamp_(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return tensor.copy_(torch.clamp(*args, **kwargs))
 
 
-def _polygamma_(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _polygamma_(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor:
     # PyTorch's functionalization does not know the method.
     order = args[1] if len(args) > 1 else kwargs["n"]
     return args[0].copy_(torch.polygamma(order, args[0]))
 
 
 def _of_arguments(what: str) -> Handler:
-    def handler(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def handler(
+        mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         if mode.argument_of(args[0]) is None:
             return func(*args, **kwargs)
         raise item_error(mode.recorder.locator.here(), what)
@@ -50,7 +56,9 @@ def _strided(place: int) -> Handler:
     """`as_strided` and its kin, whose offset counts from where the memory begins that a tensor lies in: unknown for
     one from outside. place: of the offset among the arguments."""
 
-    def handler(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def handler(
+        mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         where = describe(mode.recorder.locator.here())
         if args and mode.has_moved(args[0]):
             raise GraphTraceError(
@@ -76,14 +84,18 @@ def _strided(place: int) -> Handler:
     return handler
 
 
-def _restrided(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _restrided(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Methods that change strides in place: where, is kept for the check at the end of `build()`."""
     result = func(*args, **kwargs)
     mode.restrided.setdefault(id(args[0]), (args[0], describe(mode.recorder.locator.here())))
     return result
 
 
-def _as_strided_(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _as_strided_(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
         return _restrided(mode, func, args, kwargs)
 
@@ -91,7 +103,9 @@ def _as_strided_(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[
     return _strided(3)(mode, run, args, kwargs)
 
 
-def _other_memory(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _other_memory(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """`x.data = y`: a program can write into an argument's memory, and not give it another one."""
     if any(s.wrapper is args[0] for s in mode.given):
         raise GraphTraceError(

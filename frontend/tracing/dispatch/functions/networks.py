@@ -15,8 +15,8 @@ from gflow.errors import GraphTraceError
 from ..failures.assertions import fail_if
 from ..recorder import describe
 from . import overlaps
+from .proxies import Handler, TensorProxies, plain
 from .recurrent import recurrent
-from .stand_ins import Handler, StandIns, plain
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -50,7 +50,7 @@ def _batch_norm(
 
 
 def _native_batch_norm(
-    mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Running statistics are updated, which the op's schema does not say."""
     names = (
@@ -136,12 +136,16 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool
     return input.copy_(out) if inplace else out
 
 
-def _torch_dropout(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _torch_dropout(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     names = dict(zip(("input", "p", "train"), args, strict=False)) | kwargs
     return _dropout(names["input"], names["p"], names["train"])
 
 
-def _max_pool1d(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _max_pool1d(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """PyTorch's kernel without gradients takes fixed sizes alone; the op for images takes any."""
     given = dict(kwargs)
     if mode.recorder.sizes is None or given.pop("return_indices", False) or len(args) > 6:
@@ -163,7 +167,9 @@ def _as_images(
     ).squeeze(-2)
 
 
-def _one_hot(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _one_hot(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor:
     """PyTorch's own looks at the values: to check them, or to find the number of classes."""
     words = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
     tensor, num_classes = words["tensor"], words.get("num_classes", -1)
@@ -212,7 +218,9 @@ def _gaussian_nll_loss(
     return loss if reduction == "none" else getattr(loss, reduction)()
 
 
-def _embedding(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _embedding(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Gradients are dense; see `sparse.py` for optimizers that expect them sparse. As PyTorch, which has no sparse ones
     that are scaled by how often an index comes, it raises in the backward."""
     by_frequency, at = _EMBEDDINGS[func]
@@ -245,7 +253,7 @@ def _unscaled(where: str, gradient: Tensor) -> None:
 
 
 def _row_major_matrix(
-    mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """PyTorch factors a row-major matrix transposed, another as it is, and its backward goes by the same
     question. Operands are row-major in a program, so the trace's are too."""
@@ -255,7 +263,9 @@ def _row_major_matrix(
     return func(**{**kwargs, name: kwargs[name].contiguous()})
 
 
-def _attention(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _attention(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """PyTorch takes attention apart where the last dimension of an operand has gaps or stands for one element; under
     autocast it converts such a one to a dense tensor of halves before it looks. A graph is traced in the program's own
     types, and its scores as halves would leave their range: one whose elements share memory is copied. A backward then

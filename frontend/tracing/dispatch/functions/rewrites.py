@@ -25,7 +25,7 @@ from ..recorder import Recorder, describe
 from . import custom_writes, facts, gradients, memory, networks, overlaps, values
 from .in_place import with_out, write_problem
 from .layouts import RESHAPING, layouts, restore
-from .stand_ins import StandIns
+from .proxies import TensorProxies
 
 Tensor = torch.Tensor
 
@@ -44,12 +44,12 @@ _SELECTING = {
 }
 
 
-class Rewrites(StandIns, TorchFunctionMode):
+class Rewrites(TensorProxies, TorchFunctionMode):
     """Active around `build()` and `optimizer.step()`."""
 
     def __init__(self, recorder: Recorder, has_optimizer: bool) -> None:
         TorchFunctionMode.__init__(self)
-        StandIns.__init__(self, recorder, has_optimizer)
+        TensorProxies.__init__(self, recorder, has_optimizer)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -106,7 +106,7 @@ class Rewrites(StandIns, TorchFunctionMode):
         target = args[0] if args else None
         if not isinstance(target, Tensor) or overlaps.may_overlap(target):
             return
-        outside = (*self.stand_ins.values(), *self.given)  # `check_update` names it
+        outside = (*self.proxies.values(), *self.given)  # `check_update` names it
         if overlaps.shares(target, self.concrete) and not any(s.wrapper is target for s in outside):
             where = describe(self.recorder.locator.here())
             raise GraphTraceError(f"{where}: {overlaps.shared_problem(func, target)}")

@@ -10,13 +10,15 @@ from ..failures.assertions import asserted
 from ..recorder import item_error, untraced
 from ..symbols.number_nodes import number_of
 from ..symbols.numbers import wrap
-from .stand_ins import Handler, StandIns, unwrap
+from .proxies import Handler, TensorProxies, unwrap
 
 Tensor = torch.Tensor
 
 
 def _value(what: str) -> Handler:
-    def handler(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def handler(
+        mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         tensor = args[0]
         fake = unwrap(tensor)
         if getattr(fake, "constant", None) is not None:
@@ -26,14 +28,14 @@ def _value(what: str) -> Handler:
     return handler
 
 
-def _item(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _item(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
     if mode.in_optimizer and tensor.numel() == 1 and not tensor.is_complex():
         return wrap(mode.recorder.number_from(unwrap(tensor)))
     return func(*args, **kwargs)
 
 
-def _bool(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _bool(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if mode.in_optimizer or getattr(unwrap(args[0]), "constant", None) is not None:
         return bool(func(*args, **kwargs))
     found = asserted(args[0])
@@ -41,7 +43,7 @@ def _bool(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _tensor_literal(
-    mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """`torch.tensor(x)` and `torch.as_tensor(x)` with traced numbers inside."""
     data: Any = args[0] if args else kwargs.get("data")
@@ -70,7 +72,9 @@ def _tensor_literal(
     return func(*args, **kwargs)
 
 
-def _tensor_split(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _tensor_split(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     words = dict(zip(("input", "indices_or_sections"), args, strict=False)) | kwargs
     places = words.get("indices_or_sections", words.get("tensor_indices_or_sections"))
     if isinstance(places, Tensor):
@@ -78,12 +82,12 @@ def _tensor_split(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict
     return func(*args, **kwargs)
 
 
-def _repr(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _repr(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     tensor = args[0]
     return f"<traced tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}>"
 
 
-def _format(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _format(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     if args[1]:
         raise item_error(mode.recorder.locator.here(), "a tensor's value, to format it")
     return _repr(mode, func, args, kwargs)

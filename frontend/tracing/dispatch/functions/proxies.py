@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class StandIn:
+class TensorProxy:
     """The traced tensor used for a real one, which is input `index` of the trace. begin: what it holds at first, where
     that is not the input itself."""
 
@@ -39,7 +39,7 @@ class Fact(NamedTuple):
     name: str
 
 
-class StandIns:
+class TensorProxies:
     """What a trace knows of the real tensors that it met, and of the backwards and steps around what is traced."""
 
     def __init__(self, recorder: Recorder, has_optimizer: bool) -> None:
@@ -52,11 +52,9 @@ class StandIns:
         #: records what is done in it, whether or not `build()` runs
         self.active: Callable[[], AbstractContextManager[None]] = nullcontext
         self.bases: dict[int, tuple[Tensor, Tensor]] = {}  # views by their ids, with what they view
-        self.stand_ins: dict[int, StandIn] = {}
-        self.reals: dict[
-            int, tuple[Tensor, Tensor]
-        ] = {}  # stand-ins by their ids, with real tensors
-        self.given: list[StandIn] = []  # of arguments
+        self.proxies: dict[int, TensorProxy] = {}
+        self.reals: dict[int, tuple[Tensor, Tensor]] = {}  # proxies by their ids, with real tensors
+        self.given: list[TensorProxy] = []  # of arguments
         self.restrided: dict[
             int, tuple[Tensor, str]
         ] = {}  # what changed strides in place, with where
@@ -68,22 +66,20 @@ class StandIns:
         self.ungraded: dict[int, Tensor] = {}
         #: what was asked of tensors from outside
         self.facts: list[Fact] = []
-        self.bare: dict[
-            int, tuple[Tensor, Tensor]
-        ] = {}  # fake tensors by their ids, with stand-ins
+        self.bare: dict[int, tuple[Tensor, Tensor]] = {}  # fake tensors by their ids, with proxies
         recorder.held = self._held
 
-    def register(self, real: Tensor, wrapper: Tensor, index: int) -> StandIn:
+    def register(self, real: Tensor, wrapper: Tensor, index: int) -> TensorProxy:
         """Use `wrapper`, made for input `index`, wherever `real` is met."""
-        known = self.stand_ins[id(real)] = self.stand_in(real, wrapper, index)
+        known = self.proxies[id(real)] = self.proxy(real, wrapper, index)
         self.reals[id(known.wrapper)] = (known.wrapper, real)
         return known
 
-    def stand_in(self, real: Tensor, wrapper: Tensor, index: int) -> StandIn:
+    def proxy(self, real: Tensor, wrapper: Tensor, index: int) -> TensorProxy:
         """`wrapper` for a real tensor; one that says that it is conjugate, where the real one does."""
         with torch._C.DisableTorchFunction():
             if not real.is_conj() or wrapper.is_conj():
-                return StandIn(real, wrapper, index)
+                return TensorProxy(real, wrapper, index)
         with self.active(), torch.no_grad():
             conjugate = torch.conj_physical(wrapper.detach()).conj()
             begin = self.recorder.value_of(unwrap(conjugate))
@@ -93,12 +89,12 @@ class StandIns:
             if isinstance(real, torch.nn.Parameter):
                 conjugate._is_param = True  # type: ignore[attr-defined]
         vars(conjugate).update(vars(wrapper))
-        return StandIn(real, conjugate, index, begin)
+        return TensorProxy(real, conjugate, index, begin)
 
     def wrapper_of(self, real: Tensor) -> Tensor:
-        """The traced stand-in of a real tensor."""
+        """The traced proxy of a real tensor."""
         self.met.add(id(real))
-        known = self.stand_ins.get(id(real))
+        known = self.proxies.get(id(real))
         if known is not None:
             return known.wrapper
         if isinstance(real, FakeTensor):
@@ -111,16 +107,16 @@ class StandIns:
         return self.register(real, wrapper, index).wrapper
 
     def _held(self, real: Tensor) -> FakeTensor | None:
-        """What the stand-in of a real tensor holds: for tensors that come below this mode, as those that
+        """What the proxy of a real tensor holds: for tensors that come below this mode, as those that
         a hook of the backward reads."""
-        known = self.stand_ins.get(id(real))
+        known = self.proxies.get(id(real))
         if known is None:
             return None
         with self.recorder.fake_mode, self.recorder:
             return unwrap(known.wrapper)  # type: ignore[return-value]
 
     def _unwrapped(self, fake: FakeTensor) -> Tensor:
-        """The stand-in of a result that no functional tensor went into: of an op of numbers alone."""
+        """The proxy of a result that no functional tensor went into: of an op of numbers alone."""
         known = self.bare.get(id(fake))
         if known is None:
             self.recorder.value_of(fake)  # it is of this trace
@@ -128,7 +124,7 @@ class StandIns:
         return known[1]
 
     def lift(self, arg: Any) -> Any:
-        """`arg` with real tensors replaced by their stand-ins."""
+        """`arg` with real tensors replaced by their proxies."""
         if isinstance(arg, Tensor):
             return arg if torch._is_functional_tensor(arg) else self.wrapper_of(arg)
         kind = type(arg)
@@ -141,12 +137,12 @@ class StandIns:
             return {k: self.lift(v) for k, v in arg.items()}
         return arg
 
-    def argument_of(self, tensor: Tensor) -> StandIn | None:
+    def argument_of(self, tensor: Tensor) -> TensorProxy | None:
         """What a traced tensor lies in the memory of, if that comes from outside."""
         if tensor.layout != torch.strided:
             return None
         storage = tensor.untyped_storage()._cdata
-        outside = (*self.given, *self.stand_ins.values())
+        outside = (*self.given, *self.proxies.values())
         return next((s for s in outside if s.wrapper.untyped_storage()._cdata == storage), None)
 
     def real_of(self, tensor: Tensor) -> Tensor | None:
@@ -200,13 +196,15 @@ def unwrap(wrapper: Tensor) -> Tensor:
 
 
 #: runs in the place of a function: what the trace knows, the function, its arguments by position and by name
-Handler = Callable[[StandIns, Any, "tuple[Any, ...]", "dict[str, Any]"], Any]
+Handler = Callable[[TensorProxies, Any, "tuple[Any, ...]", "dict[str, Any]"], Any]
 
 
 def plain(function: Callable[..., Any]) -> Handler:
     """A handler that calls `function` with the arguments alone."""
 
-    def handler(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def handler(
+        mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         return function(*args, **kwargs)
 
     return handler
