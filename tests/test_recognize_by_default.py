@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 import gflow as flow
 from gflow.compiler.driver import attention_races
+from gflow.compiler.driver.races import Racing
 from gflow.compiler.targets.processors import host_level
 
 INF = float("inf")
@@ -101,7 +103,12 @@ def test_rows_whose_scores_are_all_infinite(name: str, number: float) -> None:
 
 def test_no_race_chooses_a_kernel_of_other_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's kernel gives 0 for few keys whose scores are NaN; an op that was written out is never raced."""
-    monkeypatch.setattr(attention_races, "_race", lambda *_: {"own": 2.0, "aten": 1.0})
+    race = attention_races.race_attentions
+
+    def decided(function: Any, racing: Racing, *rest: Any) -> Any:
+        return race(function, Racing(lambda *_: {"own": 2.0, "aten": 1.0}, racing.device), *rest)
+
+    monkeypatch.setattr(attention_races, "race_attentions", decided)
     q, k, v = (torch.randn(2, 4, n, 64) for n in (1024, 8, 8))
     k[0, 0, :, 0] = float("nan")
     spelled = flow.compile(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v)

@@ -624,7 +624,7 @@ def test_guards_end() -> None:
 def test_mutants(resealed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A share of `python -m tests.fuzz_artifacts`, in a process without threads."""
     monkeypatch.setenv("GFLOW_FUZZ_CUDA", "0")
-    command = [sys.executable, "-m", "tests.fuzz_artifacts", "--count", "30", "--seed", "3"]
+    command = [sys.executable, "-m", "tests.fuzz_artifacts", "--count", "16", "--seed", "3"]
     root = Path(fuzz_artifacts.__file__).parent.parent
     done = subprocess.run(
         [*command, *(["--resealed"] * resealed)],
@@ -640,7 +640,7 @@ def test_mutants(resealed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
             for n, kind in (part.split() for part in done.stdout.splitlines()[-1].split(", "))
         }
     )
-    assert counts["refused"] > 20
+    assert counts["refused"] > 10
 
 
 def test_mutations_depend_on_the_seed_alone() -> None:
