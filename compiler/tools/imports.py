@@ -61,7 +61,7 @@ def import_op(
     # start-up of gflow-opt: what is read loads what it needs
     from ..engines.form import EngineError
     from ..engines.stablehlo.read import read_module
-    from ..engines.stablehlo.refine import dynamic_types, refine
+    from ..engines.stablehlo.refine import make_static
 
     problem = ""
     if root.name != "builtin.module":
@@ -69,13 +69,9 @@ def import_op(
     else:
         given = _shapes(shapes)
         try:
-            if given is not None:
-                refine(root, given)
-            elif found := dynamic_types(root):
-                raise EngineError(
-                    f"has dynamic dimensions ({', '.join(found)}): give the shapes of all its arguments, "
-                    "--import-shapes=8x4,4,scalar"
-                )
+            make_static(
+                root, given, "the shapes of all its arguments, --import-shapes=8x4,4,scalar"
+            )
             return read_module(root).operation
         except EngineError as error:
             problem = f"the program {error}"

@@ -106,7 +106,7 @@ def read_function(text: str, shapes: Sequence[Sequence[int]] | None = None) -> I
     from gflow.compiler.driver.inputs import parse
     from gflow.compiler.engines.form import EngineError, call_of
     from gflow.compiler.engines.stablehlo.read import prepare, read_module
-    from gflow.compiler.engines.stablehlo.refine import dynamic_types, refine
+    from gflow.compiler.engines.stablehlo.refine import make_static
     from gflow.dialects.constants import element_bytes, is_splat
     from gflow.dialects.dialect import make_context
     from gflow.dialects.types import type_of
@@ -118,13 +118,11 @@ def read_function(text: str, shapes: Sequence[Sequence[int]] | None = None) -> I
     if root is None:
         raise GraphError(f"{here()}: " + "\n".join(map(str, diagnostics)))
     try:
-        if shapes is not None:
-            refine(root, shapes)
-        elif found := dynamic_types(root):
-            raise GraphError(
-                f"{here()}: the program has dynamic dimensions ({', '.join(found)}): give the shapes of all its "
-                "arguments that it is to be called with, gflow.from_stablehlo(text, shapes=[…])"
-            )
+        make_static(
+            root,
+            shapes,
+            "the shapes of all its arguments that it is to be called with, gflow.from_stablehlo(text, shapes=[…])",
+        )
         module = read_module(root)
     except EngineError as error:
         raise GraphError(f"{here()}: the program {error}") from None

@@ -24,7 +24,19 @@ from ..form import EngineError
 _ASSERTION = "shape_assertion"
 
 
-def dynamic_types(module: ir.Operation) -> list[str]:
+def make_static(module: ir.Operation, shapes: Sequence[Sequence[int]] | None, advice: str) -> None:
+    """Refine a module for given shapes, in place; without shapes, it has to be static. advice: how they are given.
+
+    Raises:
+        EngineError: as `refine`, or the module has dynamic dimensions and no shapes are given.
+    """
+    if shapes is not None:
+        refine(module, shapes)
+    elif found := _dynamic_types(module):
+        raise EngineError(f"has dynamic dimensions ({', '.join(found)}): give {advice}")
+
+
+def _dynamic_types(module: ir.Operation) -> list[str]:
     """The types of arguments with dynamic dimensions."""
     with module.context:
         types = [t for f in _public(module) for t in _types(f)]

@@ -229,6 +229,11 @@ def _is_own(file: object) -> bool:
     return isinstance(file, str) and not is_installed(file) and owner_of(file) == "user"
 
 
+def warn_once(text: str) -> None:
+    """Warn at the author's line, once for each line and text."""
+    warnings.warn_explicit(text, UserWarning, *user_frame(2), registry=_told)
+
+
 def asked_by_build(graph: str, keeps_state: bool) -> Met:
     """What `watched_calls` calls while the `build()` of a graph runs: random numbers and the state of PyTorch's
     generator are errors, the time, files and what is printed are told. keeps_state: whether the program is one of a
@@ -255,7 +260,7 @@ def asked_by_build(graph: str, keeps_state: bool) -> Met:
                 f"build() of {graph} calls {name}. It runs once for each program, not at every call, so later calls "
                 "print nothing. Print outside of build(), or return what is to be printed."
             )
-            warnings.warn_explicit(text, UserWarning, *user_frame(2), registry=_told)
+            warn_once(text)
             return
         what = "the time" if kind == "time" else "what it reads"
         if keeps_state:

@@ -9,7 +9,6 @@ import contextvars
 import random
 import sys
 import threading
-import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
@@ -18,8 +17,8 @@ from typing import Any
 from gflow.errors import GraphTraceError
 from gflow.tracing.reads.settings import is_iterator
 
-from ..context.location import is_user_code, user_frame
-from ..context.watched_calls import Kind, watched_calls
+from ..context.location import is_user_code
+from ..context.watched_calls import Kind, warn_once, watched_calls
 
 
 def _error(where: str, name: str) -> GraphTraceError:
@@ -28,10 +27,6 @@ def _error(where: str, name: str) -> GraphTraceError:
         "the same at each step. Draw random numbers as tensors (torch.rand), and keep counters in the "
         "state."
     )
-
-
-#: lines that were told to print once
-_told: dict[Any, Any] = {}
 
 
 class Refused:
@@ -155,7 +150,7 @@ def refused_calls(
             f"{where}: step() calls {name}. A graph runs step() once, while it is traced, so later steps print "
             "nothing."
         )
-        warnings.warn_explicit(text, UserWarning, *user_frame(2), registry=_told)
+        warn_once(text)
 
     return watched_calls(refuse, importers)
 
