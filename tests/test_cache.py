@@ -8,11 +8,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from launched import command
 from torch import Tensor, nn
 
 import gflow as flow
@@ -53,7 +53,7 @@ def run(folder: Path, **environment: str) -> dict[str, object]:
     env = {**os.environ, "GFLOW_CACHE": "1", "GFLOW_CACHE_DIR": str(folder), **environment}
     script = folder.parent / "step.py"
     script.write_text(STEP)
-    done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)
+    done = subprocess.run(command(str(script)), env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout), "stderr": done.stderr}
 

@@ -171,7 +171,9 @@ def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterato
         stand_ins[id(real)] = _Clock(
             real, lambda name: asked(name, "time", False, sys._getframe(2))
         )
-    holders = [*(vars(w.module) for w in found), vars(datetime), vars(io), *importers, *_own()]
+    places = [(vars(w.module), w.name, w.original) for w in found]
+    for names in {id(n): n for n in (vars(datetime), vars(io), *importers, *_own())}.values():
+        places += [(names, *entry) for entry in list(names.items()) if id(entry[1]) in stand_ins]
     saved: list[tuple[dict[str, Any], str, Any]] = []
 
     def put_back() -> None:
@@ -179,11 +181,9 @@ def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterato
             names[key] = original
 
     try:
-        for names in {id(n): n for n in holders}.values():
-            for key, value in list(names.items()):
-                if id(value) in stand_ins:
-                    saved.append((names, key, value))
-                    names[key] = stand_ins[id(value)]
+        for names, key, value in places:
+            saved.append((names, key, value))
+            names[key] = stand_ins[id(value)]
         printing = [*_streams(asked), (logging.Logger, "handle", here_only(emit, handle))]
         with replaced(*printing):
             yield
