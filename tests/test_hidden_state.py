@@ -736,11 +736,14 @@ def test_what_does_not_change_is_not_told() -> None:
     lock, pattern, silent = threading.Lock(), re.compile("a"), logging.getLogger(f"{__name__}.off")
     record, numbers = struct.Struct("i"), io.StringIO("1\n2")
     silent.setLevel(logging.CRITICAL)
+    named = dataclasses.make_dataclass("Named", [("name", int, 1)])()  # its fields have names, too
 
     def build(x: torch.Tensor) -> torch.Tensor:
         silent.error("a")
         with lock:
-            return x * len(pattern.findall("aa")) * record.size * len(numbers.getvalue())
+            return (
+                x * named.name * len(pattern.findall("aa")) * record.size * len(numbers.getvalue())
+            )
 
     graph = nn.Graph.trace(build)
     with warnings.catch_warnings():

@@ -246,7 +246,7 @@ def is_iterator(held: Any) -> bool:
     return isinstance(following, WrapperDescriptorType) and not hasattr(kind, "fileno")
 
 
-#: kinds of attributes that C code gives a class; a class of Python's with `__slots__` has some of the second kind
+#: kinds of attributes that C code gives a class; a class of Python's with `__slots__`, too
 _ATTRIBUTES = (GetSetDescriptorType, MemberDescriptorType)
 #: modules whose objects of C code stay what they are, or are looked at in another way
 _LASTING = {
@@ -276,14 +276,14 @@ def _in_c(kind: type) -> frozenset[str]:
         root = module_of(base).partition(".")[0]
         if root in _LASTING:
             continue
-        standard = root in sys.stdlib_module_names
+        standard = root in sys.stdlib_module_names and "__slots__" not in vars(base)
         parts = (MethodDescriptorType, *_ATTRIBUTES) if standard else MethodDescriptorType
-        own = [name for name, part in vars(base).items() if isinstance(part, parts)]
-        found.update(own)
+        own = {n for n, part in vars(base).items() if isinstance(part, parts) and n[:2] != "__"}
+        found |= own
         if own and standard:
             beside = vars(sys.modules.get(module_of(base), object))
             found |= {n for n, part in beside.items() if isinstance(part, BuiltinFunctionType)}
-    return frozenset(name for name in found if not name.startswith("__"))
+    return frozenset(found)
 
 
 def module_of(kind: type) -> str:
