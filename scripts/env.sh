@@ -30,11 +30,23 @@ gflow_env() {
     want="$GFLOW_ROOT $(cat "$GFLOW_ROOT"/{pyproject.toml,setup.py,constraints.txt} | sha256sum | cut -d' ' -f1)"
     if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then return 0; fi
     say "installing gflow[$extras] into $venv (the first time takes a few minutes)"
-    python -m pip install --disable-pip-version-check --quiet --progress-bar off \
-        -c "$GFLOW_ROOT/constraints.txt" setuptools &&
     # Half of pip's time is bytecode of modules most of which nobody imports; Python writes that of the others.
-    python -m pip install --disable-pip-version-check --quiet --progress-bar off --no-compile \
-        --no-build-isolation -c "$GFLOW_ROOT/constraints.txt" -e "$GFLOW_ROOT[$extras]" || return 1
+    local pip=(python -m pip install --disable-pip-version-check --quiet --progress-bar off --no-compile
+        -c "$GFLOW_ROOT/constraints.txt")
+    if [ "$extras" = test ]; then
+        # They need all that is pinned. pip unpacks on one core, so two of them share the pins; the last one, below,
+        # resolves what is required, and installs what is missing where one of them failed.
+        local base others first
+        base="$(sed -n '/^# What gflow stands on/,/^$/s/^\([A-Za-z][^ ]*==[^ ]*\).*/\1/p' "$GFLOW_ROOT/constraints.txt")"
+        others="$(sed -n 's/^\([A-Za-z][^ ]*==[^ ]*\).*/\1/p' "$GFLOW_ROOT/constraints.txt" | grep -vxF "$base")"
+        # shellcheck disable=SC2086
+        "${pip[@]}" --no-deps $base &
+        first=$!
+        # shellcheck disable=SC2086
+        "${pip[@]}" --no-deps $others || echo "some pins are not for this Python; installing what is required"
+        wait "$first" || echo "some pins are not for this Python; installing what is required"
+    fi
+    "${pip[@]}" setuptools && "${pip[@]}" --no-build-isolation -e "$GFLOW_ROOT[$extras]" || return 1
     rm -f "$venv"/.gflow-*.stamp    # another checkout's, or another set of pins
     echo "$want" > "$stamp"
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
@@ -39,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if core := sys.modules.get("torch.testing._internal.opinfo.core"):
         # It reads the source of every frame of the stack for each sample, in search of a test case of PyTorch's own.
         core.__dict__["extract_test_fn"] = lambda: None
+
+
+def pytest_collection_finish() -> None:
+    """Modules stay: full collections of garbage need not walk what was imported again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

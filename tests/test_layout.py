@@ -82,6 +82,8 @@ def imports(path: Path, module: str, is_package: bool) -> list[Import]:
 
     def walk(node: ast.AST, in_function: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):  # has no statements
+                continue
             if isinstance(child, ast.Import):
                 yield from (Import(child.lineno, (a.name,), in_function) for a in child.names)
             elif isinstance(child, ast.ImportFrom):
@@ -89,7 +91,7 @@ def imports(path: Path, module: str, is_package: bool) -> list[Import]:
                 name = ".".join([*start, *filter(None, [child.module])])
                 for alias in child.names:  # a module of a package, or a name in a module
                     yield Import(child.lineno, (f"{name}.{alias.name}", name), in_function)
-            functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+            functions = (ast.FunctionDef, ast.AsyncFunctionDef)
             yield from walk(child, in_function or isinstance(child, functions))
 
     return list(walk(ast.parse(path.read_text(), str(path)), False))
@@ -244,6 +246,7 @@ def test_one_import_of_the_bindings() -> None:
     assert set(users) <= {"dialects/mlir.py"}
 
 
+@cache
 def modules_after(statement: str) -> set[str]:
     code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
     done = subprocess.run(

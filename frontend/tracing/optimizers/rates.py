@@ -49,7 +49,7 @@ def check_changed(optimizer: torch.optim.Optimizer, group: int) -> bool:
 
 def _holders(optimizer: torch.optim.Optimizer, kinds: tuple[type, ...]) -> list[Any]:
     """The objects of some classes whose `optimizer` is this one."""
-    classes = set(kinds)
+    classes: set[Any] = set(kinds)
     while more := {c for k in classes for c in k.__subclasses__()} - classes:
         classes |= more
     objects = [o for o in gc.get_objects() if type(o) in classes]
