@@ -285,4 +285,3 @@ class Attention(Function):
     def logarithm(self, x: str) -> str:
         """The logarithm of a float32."""
         return vmath.emit(self, "log", [x], "f32")
-
