@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from .attributes import forget_attributes
-from .mlir import ir, load_irdl
+from .mlir import PassManager, ir, load_irdl
 from .opdef import OpDef, VerifyError
 from .ops import OPS
 from .ops.structure import ENGINE_YIELD
@@ -103,9 +103,11 @@ def _irdl() -> str:
 
 @cache
 def _bytecode() -> bytes:
-    """The dialect's definition as bytecode; a context is to be entered."""
+    """The dialect's definition as bytecode, without locations; a context is to be entered."""
     written = io.BytesIO()
-    ir.Module.parse(_irdl()).operation.write_bytecode(written)
+    module = ir.Module.parse(_irdl())
+    PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
+    module.operation.write_bytecode(written)
     return written.getvalue()
 
 

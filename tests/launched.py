@@ -26,12 +26,17 @@ def _server() -> Server:
     return server
 
 
+def command(file: str, *arguments: object) -> list[str]:
+    """The command line of a process that runs a file, and has imported what ranks import."""
+    return _server().command(file, *map(str, arguments))
+
+
 def start(
     file: str, *arguments: object, folder: Path | None = None, **environment: str
 ) -> subprocess.Popen[str]:
     """A process of one rank that runs a file, in a folder and with more of an environment."""
     return subprocess.Popen(
-        _server().command(file, *map(str, arguments)),
+        command(file, *arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -8,11 +8,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from launched import command
 from torch import Tensor, nn
 
 import gflow as flow
@@ -53,7 +53,7 @@ def run(folder: Path, **environment: str) -> dict[str, object]:
     env = {**os.environ, "GFLOW_CACHE": "1", "GFLOW_CACHE_DIR": str(folder), **environment}
     script = folder.parent / "step.py"
     script.write_text(STEP)
-    done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)
+    done = subprocess.run(command(str(script)), env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout), "stderr": done.stderr}
 
@@ -252,6 +252,28 @@ def test_compilation_keeps_nothing_of_mlir_and_llvm(monkeypatch: pytest.MonkeyPa
     assert ir.Context._get_live_count() <= contexts
     assert len(jit._loaded) > loaded
     assert not jit._engines
+
+
+@needs_objects
+@pytest.mark.parametrize("cached", [False, True])
+def test_code_that_cannot_be_loaded_runs_in_the_engine(
+    cached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says that the engine stays, and speaks of the cache only where there is one."""
+    monkeypatch.setenv("GFLOW_CACHE", str(int(cached)))
+    monkeypatch.setenv("GFLOW_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit, "_addresses", {})
+    monkeypatch.setattr(jit, "_engines", [])
+
+    def fail(code: bytes, address: object) -> None:
+        raise objects.ObjectError("no such section")
+
+    monkeypatch.setattr(jit, "load_object", fail)
+    program()
+    assert jit._engines
+    logged = "\n".join(r.getMessage() for r in caplog.records if "LLVM's engine" in r.getMessage())
+    assert "no such section" in logged
+    assert ("not cached" in logged) == cached
 
 
 @needs_objects

@@ -152,7 +152,11 @@ def test_zero(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch)
 
 def test_engine_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     config = GraphConfig()
-    monkeypatch.setattr(packages, "available", lambda engine: False)
+    monkeypatch.setattr(packages, "_found", lambda module: module != "onnx")
+    for name in ("ONNX Runtime", "OpenVINO"):
+        with pytest.raises(gflow.GraphError, match=rf"{name} needs onnx, .*: pip install"):
+            getattr(config, f"enable_{name.replace(' ', '').lower()}")()
+    monkeypatch.setattr(packages, "_found", lambda module: False)
     with pytest.raises(gflow.GraphError, match=r"pip install 'gflow-compiler\[xla\]'"):
         config.enable_xla_jit()
     with pytest.raises(gflow.GraphError, match=r"pip install 'gflow-compiler\[onnx\]'"):
@@ -161,7 +165,7 @@ def test_engine_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
         config.enable_openvino()
     with pytest.raises(gflow.GraphError, match=r"pip install 'gflow-compiler\[tensorrt\]'"):
         config.enable_tensorrt()
-    monkeypatch.setattr(packages, "available", lambda engine: True)
+    monkeypatch.setattr(packages, "_found", lambda module: True)
     with pytest.raises(NotImplementedError, match=r"TensorRT does not run .* format='onnx'"):
         config.enable_tensorrt()
     config.enable_tensorrt(False)

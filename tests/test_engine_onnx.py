@@ -52,6 +52,11 @@ def test_share_of_the_dialect() -> None:
 
 
 def test_onnx_runtime() -> None:
+    check(cases()[::4], lambda case: run(case, "onnxruntime"))
+
+
+@pytest.mark.sweep
+def test_onnx_runtime_with_all() -> None:
     check(cases(), lambda case: run(case, "onnxruntime"))
 
 

@@ -52,7 +52,7 @@ def test_interpreter() -> None:
 
 @needs_xla
 def test_xla() -> None:
-    check(all_cases()[::6], by_xla)
+    check(all_cases()[::12], by_xla)
 
 
 @needs_xla

@@ -18,9 +18,8 @@ FINDS = sorted((Path(__file__).parent / "oracle" / "histories" / "finds").glob("
 
 
 def test_random_sessions() -> None:
-    for seed in (0, 3):
-        verdict = judge(draw(seed))
-        assert verdict.status in ("ok", "rounding"), f"seed {seed}: {verdict}"
+    verdict = judge(draw(3))
+    assert verdict.status in ("ok", "rounding"), verdict
 
 
 @pytest.mark.parametrize("find", FINDS, ids=lambda p: p.stem)

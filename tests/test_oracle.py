@@ -33,11 +33,11 @@ FINDS = sorted((Path(__file__).parent / "oracle" / "finds").glob("*.json"))
 
 def test_random_programs() -> None:
     seen: dict[str, int] = {}
-    for seed in range(9):
+    for seed in range(6):
         verdict = judge(grow(seed))
         assert not verdict.is_find, f"seed {seed}: {verdict}"
         seen[verdict.status] = seen.get(verdict.status, 0) + 1
-    assert seen.get("ok", 0) + seen.get("rounding", 0) >= 5, seen
+    assert seen.get("ok", 0) + seen.get("rounding", 0) >= 3, seen
 
 
 def test_random_programs_of_several_sizes() -> None:
@@ -74,7 +74,7 @@ def test_many_random_programs() -> None:
 
 
 def test_random_ir() -> None:
-    for seed in range(5):
+    for seed in range(3):
         verdict = judge_ir(seed)
         assert not verdict.is_find, f"seed {seed}: {verdict}"
 

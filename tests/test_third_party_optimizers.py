@@ -129,3 +129,4 @@ def test_layer_decay(by_hand: bool) -> None:
                 s.step_update(i + 1)
     for p, q in zip(model.parameters(), other.parameters()):
         torch.testing.assert_close(p, q, rtol=1e-10, atol=1e-12)
+    assert len(graph._state.plans) == 1, "the rates change at each step"

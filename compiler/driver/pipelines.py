@@ -97,7 +97,7 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         passes.append("gflow-freeze")
     passes += [_fuse(options, target)]
     if target.gpu:
-        programs = _RUNS * target.device.multiprocessors
+        programs = target.device.partial_sums * target.device.multiprocessors
         passes.append(f"gflow-join-reductions{{programs={programs}}}")
     passes += [_schedule(options, target)]
     if target.gpu and options.straighten != "Disable":
@@ -185,18 +185,12 @@ def _distribution(options: PipelineOptions) -> list[str]:
     return [*passes, f"gflow-bucket-collectives{{bytes={options.bucket_bytes}}}"]
 
 
-#: a GPU computes some 20 operations in the time of moving one byte, and an epilogue saves a pass over memory
-_GPU_FUSION = {
-    "recompute-cost": "80", "recompute-normalized": "true", "recompute-small": "true", "column-length": "256",
-    "split-reductions": "true",
-}  # fmt: skip
-
-
-#: blocks of rows per multiprocessor in sums over columns; the sums of a block are in registers
-_RUNS = 4
-
-
 def _fuse(options: PipelineOptions, target: Target) -> str:
+    device = target.device
+    gpu = {
+        "recompute-cost": str(device.recompute), "recompute-normalized": "true", "recompute-small": "true",
+        "column-length": str(device.column), "split-reductions": "true",
+    }  # fmt: skip
     return _with_options(
         "gflow-fuse",
         {
@@ -206,7 +200,7 @@ def _fuse(options: PipelineOptions, target: Target) -> str:
             "update-in-contraction": options.fuse_model_update_ops
             and not options.multi_tensor_update,
         },
-        _GPU_FUSION if target.gpu else {},
+        gpu if target.gpu else {},
     )
 
 

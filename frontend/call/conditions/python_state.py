@@ -6,6 +6,7 @@ one over all parameters for each key: whether dicts are the same, numbers, guard
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_, itemgetter
 from typing import Any
@@ -25,7 +26,7 @@ from gflow.tracing.data.places import (
     put,
 )
 from gflow.tracing.data.trace import Trace
-from gflow.tracing.optimizers.rates import LR_SCALE, check_changed
+from gflow.tracing.optimizers.rates import LR_SCALE, check_changed, rate_scheduler
 from gflow.tracing.optimizers.unread_keys import is_note
 
 #: types of values that are compared by ==, which tells them from all others
@@ -168,6 +169,9 @@ class PythonState:
         self._always, self._all = compiled(self.always), compiled([*self.always, *self.others])
         self._checked_rates, self._held = False, False
         self.bind()
+        rated = {id(o): o for o in (n.source.place.optimizer for n in self.numbers if n.rate)}
+        #: by optimizer, the scheduler that sets rates with their factors, which the program does not multiply by
+        self._schedulers = {i: weakref.ref(s) for i, o in rated.items() if (s := rate_scheduler(o))}
         self.parameters = [owner.parameters for owner in self.owners]
         self.keys = [_keys(owner.optimizer) for owner in self.owners]
 
@@ -270,8 +274,18 @@ class PythonState:
         return self._held
 
     def _rate_changed(self, source: NumberSource) -> bool:
+        """Whether a rate whose group has a factor is still multiplied by it where the trace was made for."""
+        optimizer = source.place.optimizer
+        known = self._schedulers.get(id(optimizer))
+        if known is not None:
+            if getattr(known(), "optimizer", None) is not optimizer:
+                found = rate_scheduler(optimizer)
+                if found is None:
+                    return False
+                self._schedulers[id(optimizer)] = weakref.ref(found)
+            return True
         if not self._checked_rates:
-            if not check_changed(source.place.optimizer, source.place.which):
+            if not check_changed(optimizer, source.place.which):
                 return False
             self._checked_rates = True
         return True

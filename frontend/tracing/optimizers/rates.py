@@ -20,11 +20,12 @@ from gflow.errors import GraphError, GraphTraceError
 LR_SCALE = "lr_scale"
 
 
-def scaled_elsewhere(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether one of timm's schedulers sets the learning rates of an optimizer, with their factors."""
+def rate_scheduler(optimizer: torch.optim.Optimizer) -> Any:
+    """One of timm's schedulers that sets the learning rates of an optimizer, with their factors; None if there is
+    none."""
     module = sys.modules.get("timm.scheduler.scheduler")
     found = [] if module is None else _holders(optimizer, (module.Scheduler,))
-    return any(getattr(s, "param_group_field", "lr") == "lr" for s in found)
+    return next((s for s in found if getattr(s, "param_group_field", "lr") == "lr"), None)
 
 
 def check_changed(optimizer: torch.optim.Optimizer, group: int) -> bool:
@@ -33,7 +34,7 @@ def check_changed(optimizer: torch.optim.Optimizer, group: int) -> bool:
     Raises:
         GraphError: by no scheduler, so it may be scaled already.
     """
-    if scaled_elsewhere(optimizer):
+    if rate_scheduler(optimizer) is not None:
         return False
     if _holders(optimizer, (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau)):
         return True
@@ -48,11 +49,11 @@ def check_changed(optimizer: torch.optim.Optimizer, group: int) -> bool:
 
 def _holders(optimizer: torch.optim.Optimizer, kinds: tuple[type, ...]) -> list[Any]:
     """The objects of some classes whose `optimizer` is this one."""
-    return [
-        o
-        for o in gc.get_objects()
-        if issubclass(type(o), kinds) and vars(o).get("optimizer") is optimizer
-    ]
+    classes = set(kinds)
+    while more := {c for k in classes for c in k.__subclasses__()} - classes:
+        classes |= more
+    objects = [o for o in gc.get_objects() if type(o) in classes]
+    return [o for o in objects if vars(o).get("optimizer") is optimizer]
 
 
 @contextlib.contextmanager
@@ -66,7 +67,7 @@ def scaled_rates(
         GraphTraceError: step() sets a group's `lr` itself.
     """
     saved: list[tuple[dict[str, Any], Any, Any]] = []
-    if any(LR_SCALE in g for g in groups) and not scaled_elsewhere(optimizer):
+    if any(LR_SCALE in g for g in groups) and rate_scheduler(optimizer) is None:
         for group in groups:
             factor = group.get(LR_SCALE)
             if factor is not None:

@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
+import itertools
 import sys
 import threading
 from collections.abc import Iterator
@@ -57,9 +58,11 @@ def _remove(stand_in: _StandIn) -> None:
         getattr(fn, "__dict__", {}).pop("__dynamo_disable", None)
     stand_in.asked.clear()
     if sys.modules.get(_NAME) is stand_in:
+        later = list(itertools.takewhile(lambda name: name != _NAME, reversed(sys.modules)))
         del sys.modules[_NAME]
-        for name in [name for name in sys.modules if name.startswith(f"{_NAME}.")]:
-            _kept[name] = sys.modules.pop(name)
+        for name in later:
+            if name.startswith(f"{_NAME}."):
+                _kept[name] = sys.modules.pop(name)
     if torch.__dict__.get("_dynamo") is stand_in:
         del torch.__dict__["_dynamo"]
 
