@@ -41,6 +41,7 @@ ACTS: dict[str, tuple[Any, ...]] = {
     "enable_compress_memory": (False,),
     "enable_choose_best_memory_allocation": (True,),
     "set_memory_budget": ("1GB",),
+    "set_recomputation_time": (0,),
 }
 ACTS_ELSEWHERE = {
     "enable_attention_recognition": "tests/test_recognize_attention.py",
@@ -114,6 +115,7 @@ def test_pipeline_differs(name: str) -> None:
         ("keep_gradients", 3, "names of parameters, or parameters; got"),
         ("enable_straighten_algorithm", "Fast", "takes one of 'SpeedFirst'"),
         ("set_memory_budget", "much", "takes bytes"),
+        ("set_recomputation_time", 1.5, "takes a share from 0 to 1; got 1.5"),
         ("enable_tensorrt", "yes", "takes True or False"),
     ],
 )
