@@ -186,3 +186,13 @@ def test_weight_norm_of_a_transposed_weight() -> None:
 
     v, g = torch.rand(3, 4).requires_grad_(), torch.rand(4, 1).requires_grad_()
     torch.testing.assert_close(flow.nn.Graph.trace(step)(v, g), step(v, g))
+
+
+def test_rows_added_to_none() -> None:
+    """Eager checks no index there."""
+
+    def add(x: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return x.index_add(0, index, rows) * 2
+
+    given = torch.zeros(0, 2), torch.tensor([0, 3]), torch.ones(2, 2)
+    assert flow.nn.Graph.trace(add)(*given).shape == add(*given).shape == (0, 2)

@@ -196,10 +196,11 @@ def take(em: Emitter, x: Value, index: Value) -> None:
 
 @checks("aten.index_add")
 def index_add(em: Emitter, x: Value, dim: int, index: Value, source: Value, **named: Any) -> None:
-    """Indices lie in [0, size of the dimension); nothing is checked for an empty source, as in ATen."""
-    if source.numel == 0:
-        return
+    """Indices lie in [0, size of the dimension); nothing is checked for an empty source, or where rows are added to
+    none, as in ATen."""
     dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
+    if source.numel == 0 or (x.rank > 1 and size == 0):
+        return
     if x.rank > 1:
         in_range(em, index, 0, size, "RuntimeError", _bounds(dim, size))
     else:

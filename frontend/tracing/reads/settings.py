@@ -277,7 +277,7 @@ def _in_c(kind: type) -> frozenset[str]:
         if root in _LASTING:
             continue
         standard = root in sys.stdlib_module_names and "__slots__" not in vars(base)
-        parts = (MethodDescriptorType, *_ATTRIBUTES) if standard else MethodDescriptorType
+        parts = (MethodDescriptorType, *(_ATTRIBUTES if standard else ()))
         own = {n for n, part in vars(base).items() if isinstance(part, parts) and n[:2] != "__"}
         found |= own
         if own and standard:

@@ -235,7 +235,9 @@ def _as_slices(base: Tensor, t: Tensor) -> Tensor | None:
     ):
         return None
     rest = offsets[1] - offsets[0]
-    free = sorted((d for d, n in enumerate(base.shape) if n > 1), key=base.stride, reverse=True)
+    free = sorted(
+        (d for d, n in enumerate(base.shape) if n > 1), key=lambda d: base.stride(d), reverse=True
+    )
     starts = [0] * base.dim()
     for d in free:
         starts[d], rest = divmod(rest, max(base.stride(d), 1))
