@@ -1,7 +1,7 @@
 """The engines beside gflow's own code: the same graphs by our kernels, XLA, ONNX Runtime and OpenVINO, in turn.
 
     python -m benchmarks engines [--models mlp,decoder] [--engines own,xla,onnxruntime,openvino] [--training]
-                                 [--importers] [--freeze] [--double] [--clock wall|processor] [--rounds 15]
+                                 [--importers] [--freeze] [--double] [--clock wall|processor] [--rounds N]
                                  [--threads N] [--quick] [--json FILE]
 
 Each engine runs in the graph that its switch makes (`enable_xla_jit()`, …), on copies of the same parameters and the
@@ -11,7 +11,8 @@ too, is in it. Figures are medians of rounds in which all take turns; a ratio is
 own code, below 1 where the engine is faster. The first call is in seconds; it traces, compiles and runs: with
 `GFLOW_CACHE=0` in the environment it takes nothing from the cache on disk.
 
-`difference` is the largest to our own results, of the largest element; of training the losses of all steps together.
+`difference` is the largest to our own results, of the largest element; of training the losses of all steps together,
+20 unless `--rounds` says otherwise.
 `regions` are the parts that the engine runs; `kept` counts ops that stayed with gflow, but for checks of values and
 what only they need. An engine that is not installed is left out, and named. XLA takes all cores, whatever `--threads`
 says; the others take as many threads as PyTorch. With `--freeze` weights are constants (`config.freeze()`), as they are
@@ -50,6 +51,13 @@ from benchmarks.workloads.items import ITEMS, Work, loss_of, make_work
 from gflow.runtime.engines.load import load_code
 from gflow.runtime.engines.packages import available
 
+#: rounds of forwards; of training steps, which with the first call are 20
+ROUNDS = {False: 15, True: 19}
+#: what the columns of ratios mean, printed below the table
+RATIOS = (
+    "x own: time of the engine / time of our own code, below 1 where the engine is faster",
+    "x importer: time of the engine's own tool / time of the engine in gflow, above 1 where gflow is faster",
+)
 #: by name the switch of a graph's configuration
 SWITCHES = {
     "own": "",
@@ -230,7 +238,7 @@ def main(argv: list[str]) -> int:
     add("--freeze", action="store_true", help="weights are constants, but for XLA")
     add("--double", action="store_true", help="parameters and inputs in float64")
     add("--training", action="store_true", help="training steps, of our own code and XLA")
-    add("--rounds", type=int, default=15, help="samples of each engine, taken in turn")
+    add("--rounds", type=int, help="samples of each engine, taken in turn: 15, of training 19")
     add("--seconds", type=float, default=0.1, help="of each engine in a round, forwards alone")
     add("--threads", type=int, help="PyTorch's threads, and the engines' but XLA's")
     add("--quick", action="store_true", help="small sizes and few rounds: does it run?")
@@ -253,7 +261,8 @@ def main(argv: list[str]) -> int:
             engines.append(engine)
         else:
             note(f"{engine} is not installed: left out")
-    rounds, budget = (2, 0.0) if args.quick else (args.rounds, args.seconds)
+    rounds = args.rounds or (2 if args.quick else ROUNDS[args.training])
+    budget = 0.0 if args.quick else args.seconds
     what = "training step" if args.training else "forward"
     result: dict[str, Any] = {"machine": machine.describe(), "quick": args.quick, "rounds": rounds}
     result |= {"clock": args.clock, "freeze": args.freeze, "double": args.double}
@@ -283,4 +292,9 @@ def main(argv: list[str]) -> int:
     if args.quick:
         print("--quick: small sizes, so these numbers compare nothing")
     print(table(HEAD, lines))
+    if args.training:
+        print(
+            f"difference: of the losses of {rounds + 1} steps, to our own, relative to the largest"
+        )
+    print("\n".join(RATIOS[: 1 + any(row[4] for row in lines)]))
     return 0

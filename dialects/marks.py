@@ -80,6 +80,11 @@ KERNEL_FIELDS: dict[str, Attr] = {
         "CPU contractions: the number of the op's result to whose buffer the contraction is written before the "
         "epilogue overwrites it; without it, the contraction is returned, or written to scratch",
     ),
+    "widened": Attr(
+        "i64[]",
+        "CPU: the operands and, numbered after them, the results in half precision that are converted to and from "
+        "float32 in scratch; of a fused op those of its contraction",
+    ),
     "order": Attr(
         "i64[]",
         "CPU regions: the dimensions of the index space, outermost loop first: kept ones, then reduced ones, then the "
@@ -126,8 +131,8 @@ KERNEL_FIELDS: dict[str, Attr] = {
     "then": Attr(
         "any",
         "the op's other launches, in order. GPU: block, warps, stages, pieces and precision of copies of operands, "
-        "then of launches after the kernel; CPU: order, lanes, unroll, share, kept, threads and from_size of an "
-        "epilogue that runs on rows, or of copies",
+        "then of launches after the kernel; CPU: order, lanes, unroll, share, kept, threads and from_size of copies, "
+        "of conversions of `widened`, of zeros, and of an epilogue that runs on rows",
     ),
     "precision": Attr(
         "str",
@@ -192,6 +197,13 @@ def kind_of(op: ir.Operation) -> str:
     """The kind of the kernel selected for an op; "" before selection."""
     given = op.attributes.get(KERNEL, None)
     return given["kind"].value if isinstance(given, ir.DictAttr) and "kind" in given else ""
+
+
+def widened(op: ir.Operation) -> tuple[int, ...]:
+    """The field `widened` of the kernel selected for an op; () without one."""
+    given = op.attributes.get(KERNEL, None)
+    there = isinstance(given, ir.DictAttr) and "widened" in given
+    return tuple(ir.DenseI64ArrayAttr(given["widened"])) if there else ()
 
 
 def result_written_first(op: ir.Operation) -> int | None:

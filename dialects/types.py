@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 else:
     ir = None  # the bindings, once a type of theirs is met: saved programs run without them
 
-FLOATS = ("f64", "f32", "f16", "bf16")
+HALVES = ("f16", "bf16")
+FLOATS = ("f64", "f32", *HALVES)
 SIGNED = ("i64", "i32", "i16", "i8")
 UNSIGNED = ("ui8", "ui16", "ui32", "ui64")
 INTEGERS = SIGNED + UNSIGNED

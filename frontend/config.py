@@ -260,13 +260,29 @@ class GraphConfig(OneFlowSwitches):
         that do not fit are recomputed where they are needed.
 
         Args:
-            budget: "2GB", "512MiB", a number of bytes, or a fraction in (0, 1] of the memory without a budget.
+            budget: "2GB", "512MiB", a number of bytes, or a fraction in (0, 1] of the memory without recomputation.
 
         Raises:
             GraphError: the budget is none of these.
         """
         size, fraction = _budget(budget)
         self._set(memory_budget=size, memory_fraction=fraction)
+
+    def set_recomputation_time(self, share: float) -> None:
+        """Let recomputation lower the memory of a step while it adds at most this share of the step's predicted time.
+        A memory budget takes precedence.
+
+        Args:
+            share: from 0 (no recomputation) to 1. The default is 0.02 on CPUs and 0 on GPUs and for engines.
+
+        Raises:
+            GraphError: `share` is not a number from 0 to 1.
+        """
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise GraphError(
+                f"{here()}: set_recomputation_time() takes a share from 0 to 1; got {share!r}"
+            )
+        self._set(recomputation_time=float(share))
 
     def enable_straighten_algorithm(self, mode: str = "MemoryFirst") -> None:
         """The order in which ops run: "MemoryFirst", "SpeedFirst", "Disable" (as built),

@@ -169,3 +169,6 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Wait until all begun work is complete."""
+
+    def release_memory(self) -> None:
+        """Free memory that compiling and loading left and that loaded programs do not need."""

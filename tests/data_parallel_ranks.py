@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -204,6 +205,10 @@ def whole_again(rank: int, world: int) -> None:
     def divided() -> bool:
         return all(p.untyped_storage().nbytes() == p.element_size() for p in ours.parameters())
 
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the hooks that gather parameters are no change by build()
+        train(x, t)
+    plain(x, t)
     for read in (
         lambda: torch.testing.assert_close(ours(x), theirs(x)),
         lambda: torch.testing.assert_close(ours[0](x), theirs[0](x)),
@@ -519,6 +524,12 @@ def buckets(rank: int, world: int) -> None:
             (plan,) = train._checked().plans
             steps = [s for s in plan.compiled.program.steps if isinstance(s, CollectiveStep)]
             counts.append(sum(s.kind in ("all_reduce", "reduce_scatter") for s in steps))
+            places = [
+                source
+                for s in train.profile(*batch(rank, 0), rounds=1).steps
+                for source, _ in s.shares
+            ]
+            assert all(source.phase for source in places), (stage, options)
         # of 64, 192, 64, 64, 384, 12 bytes
         assert counts[0] == 1, (stage, counts)
         assert counts[0] < counts[1] < counts[2] == len(list(a.parameters())), (stage, counts)

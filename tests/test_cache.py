@@ -255,6 +255,28 @@ def test_compilation_keeps_nothing_of_mlir_and_llvm(monkeypatch: pytest.MonkeyPa
 
 
 @needs_objects
+@pytest.mark.parametrize("cached", [False, True])
+def test_code_that_cannot_be_loaded_runs_in_the_engine(
+    cached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says that the engine stays, and speaks of the cache only where there is one."""
+    monkeypatch.setenv("GFLOW_CACHE", str(int(cached)))
+    monkeypatch.setenv("GFLOW_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit, "_addresses", {})
+    monkeypatch.setattr(jit, "_engines", [])
+
+    def fail(code: bytes, address: object) -> None:
+        raise objects.ObjectError("no such section")
+
+    monkeypatch.setattr(jit, "load_object", fail)
+    program()
+    assert jit._engines
+    logged = "\n".join(r.getMessage() for r in caplog.records if "LLVM's engine" in r.getMessage())
+    assert "no such section" in logged
+    assert ("not cached" in logged) == cached
+
+
+@needs_objects
 def test_kernels_that_were_compiled_apart_are_found_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ ACTS: dict[str, tuple[Any, ...]] = {
     "enable_compress_memory": (False,),
     "enable_choose_best_memory_allocation": (True,),
     "set_memory_budget": ("1GB",),
+    "set_recomputation_time": (0,),
 }
 ACTS_ELSEWHERE = {
     "enable_attention_recognition": "tests/test_recognize_attention.py",
@@ -114,6 +115,7 @@ def test_pipeline_differs(name: str) -> None:
         ("keep_gradients", 3, "names of parameters, or parameters; got"),
         ("enable_straighten_algorithm", "Fast", "takes one of 'SpeedFirst'"),
         ("set_memory_budget", "much", "takes bytes"),
+        ("set_recomputation_time", 1.5, "takes a share from 0 to 1; got 1.5"),
         ("enable_tensorrt", "yes", "takes True or False"),
     ],
 )
@@ -150,7 +152,11 @@ def test_zero(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch)
 
 def test_engine_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     config = GraphConfig()
-    monkeypatch.setattr(packages, "available", lambda engine: False)
+    monkeypatch.setattr(packages, "_found", lambda module: module != "onnx")
+    for name in ("ONNX Runtime", "OpenVINO"):
+        with pytest.raises(gflow.GraphError, match=rf"{name} needs onnx, .*: pip install"):
+            getattr(config, f"enable_{name.replace(' ', '').lower()}")()
+    monkeypatch.setattr(packages, "_found", lambda module: False)
     with pytest.raises(gflow.GraphError, match=r"pip install 'gflow-compiler\[xla\]'"):
         config.enable_xla_jit()
     with pytest.raises(gflow.GraphError, match=r"pip install 'gflow-compiler\[onnx\]'"):
@@ -159,7 +165,7 @@ def test_engine_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
         config.enable_openvino()
     with pytest.raises(gflow.GraphError, match=r"pip install 'gflow-compiler\[tensorrt\]'"):
         config.enable_tensorrt()
-    monkeypatch.setattr(packages, "available", lambda engine: True)
+    monkeypatch.setattr(packages, "_found", lambda module: True)
     with pytest.raises(NotImplementedError, match=r"TensorRT does not run .* format='onnx'"):
         config.enable_tensorrt()
     config.enable_tensorrt(False)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import array
 import collections
 import configparser
+import contextlib
 import contextvars
 import csv
 import ctypes
@@ -36,6 +37,7 @@ from collections.abc import Callable
 from datetime import datetime as moment
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -619,6 +621,7 @@ def _changing() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Calla
     logger, shown = logging.Logger("changing"), io.StringIO()
     logger.addHandler(logging.StreamHandler(shown))
     base.execute("create table held (n)")
+    stack, root = contextlib.ExitStack(), ElementTree.Element("root")
 
     class Member:
         pass
@@ -640,6 +643,11 @@ def _changing() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Calla
         "file in memory": (lambda x: (text_file.write("a"), x)[1], text_file.getvalue),
         "what a file in memory gives": (lambda x: x * byte_file.read(1)[0], byte_file.tell),
         "file": (lambda x: (print("a", file=real), x)[1], real.tell),
+        "exit stack": (
+            lambda x: (stack.callback(int), x)[1],
+            lambda: len(stack._exit_callbacks),  # type: ignore[attr-defined]
+        ),
+        "element": (lambda x: (ElementTree.SubElement(root, "a"), x)[1], lambda: len(root)),
         "mapped memory": (lambda x: x * mapped_item(), lambda: mapped[0]),
         "simple queue": (lambda x: (waiting.put(1), x)[1], waiting.qsize),
         "rows of a file": (lambda x: x * int(next(rows)[0]), lambda: rows.line_num),
@@ -702,15 +710,40 @@ def test_a_graph_tells_of_state_that_build_changes(name: str) -> None:
         _ = [graph(torch.ones(2)) for _ in range(2)]
 
 
+@pytest.mark.parametrize(
+    "write",
+    [print, lambda text: sys.stdout.write(text), lambda text: sys.stderr.writelines([text])],
+)
+def test_what_is_printed_is_told(
+    write: Callable[[str], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A graph says that it prints once; `gflow.compile` prints at each call."""
+
+    def build(x: torch.Tensor) -> torch.Tensor:
+        write("a word")
+        return x * 2
+
+    with pytest.warns(UserWarning, match="later calls print nothing"):
+        nn.Graph.trace(build)(torch.ones(2))
+    call = flow.compile(build)
+    capsys.readouterr()
+    _ = [call(torch.ones(2)) for _ in range(3)]
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err).count("a word") == 3
+
+
 def test_what_does_not_change_is_not_told() -> None:
     lock, pattern, silent = threading.Lock(), re.compile("a"), logging.getLogger(f"{__name__}.off")
     record, numbers = struct.Struct("i"), io.StringIO("1\n2")
     silent.setLevel(logging.CRITICAL)
+    named = dataclasses.make_dataclass("Named", [("name", int, 1)])()  # its fields have names, too
 
     def build(x: torch.Tensor) -> torch.Tensor:
         silent.error("a")
         with lock:
-            return x * len(pattern.findall("aa")) * record.size * len(numbers.getvalue())
+            return (
+                x * named.name * len(pattern.findall("aa")) * record.size * len(numbers.getvalue())
+            )
 
     graph = nn.Graph.trace(build)
     with warnings.catch_warnings():

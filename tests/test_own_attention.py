@@ -17,7 +17,7 @@ from gflow.compiler.driver.races import Racing
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.attention_contest import AttentionContest
 from gflow.compiler.kernel.selection.choice import Choice
-from gflow.compiler.targets.processors import PROCESSORS
+from gflow.compiler.targets.processors import PROCESSORS, Measured
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import AtenStep, KernelStep, Program, processor
@@ -206,9 +206,12 @@ def test_a_training_step_without_a_call_of_pytorch() -> None:
         torch.testing.assert_close(dx, grad, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("faster", ["own", "aten"])
-def test_races(faster: str) -> None:
-    """What is measured to be faster is written into the IR; equal attentions are measured once."""
+@pytest.mark.parametrize(
+    ("faster", "causal"), [("own", True), ("aten", True), ("known", True), ("known", False)]
+)
+def test_races(faster: str, causal: bool) -> None:
+    """What is measured to be faster is written into the IR. Equal attentions are measured once; those that the table of
+    processors decides are not."""
     asked: list[str] = []
 
     def measure(what: str, programs: Callable[[], Mapping[str, Program]]) -> dict[str, float]:
@@ -222,16 +225,24 @@ def test_races(faster: str) -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
         return {name: 1.0 + (name != faster) for name in found}
 
-    c = case(Sizes(1, 128, 128, 4, 4, 32, 32), True)
+    c = case(Sizes(1, 128, 128, 4, 4, 32, 32), causal)
+    settled = frozenset({"causal forward", "causal gradients", "gradients"})
+    row = Measured("GenuineIntel", 6, frozenset(), LEVELS[0], 2, (1.0, 1.0), frozenset(), settled)
+    known = row if faster == "known" else None
     pipeline = (
         f"builtin.module(func.func(gflow-materialize,gflow-select-kernels{{target=cpu threads=2 isa={LEVELS[0]}}},"
         "gflow-plan-memory))"
     )
     options = CompileOptions(
-        pipeline=pipeline, threads=2, blas=True, racing=Racing(measure, "here")
-    )
+        pipeline=pipeline, threads=2, blas=True,
+        racing=Racing(measure, "here", known=lambda level, threads: known),
+    )  # fmt: skip
     with CONTEXT:
         program = compile_module(c.module, options)
+    if known is not None:
+        assert asked == [text for text in asked if not causal and text.startswith("attention")]
+        assert len(asked) == (not causal)
+        return
     assert [text.startswith("gradients") for text in asked] == [False, True]
     assert program.ir.count('tuned = "here"') == 2
     kind = {"own": KernelStep, "aten": AtenStep}[faster]

@@ -384,7 +384,7 @@ def test_processors_of_the_table_measure_what_it_leaves_open(
         return {"panels": 1.0, "blas": 2.0}
 
     case = make("product", [Arg((512, 200)), Arg((200, 320))], lambda x, y: [b("matmul", x, y)])
-    row = Measured("GenuineIntel", 6, frozenset({1}), isa, 2, products, frozenset(), True)
+    row = Measured("GenuineIntel", 6, frozenset({1}), isa, 2, products, frozenset(), frozenset())
     options = CompileOptions(
         pipeline=PIPELINE.format(isa=isa).replace(" blas=false", ""), threads=2, blas=True,
         racing=Racing(measure, "here", known=lambda level, threads: row),
@@ -400,7 +400,9 @@ def test_processors_of_the_table_measure_what_it_leaves_open(
 )
 def test_small_products_follow_the_table(isa: str, rows: int, ratio: float, kind: str) -> None:
     case = make("product", [Arg((rows, 64)), Arg((64, 64))], lambda x, y: [b("matmul", x, y)])
-    row = Measured("GenuineIntel", 6, frozenset(), isa, 2, (ratio, ratio), frozenset({"k"}), True)
+    row = Measured(
+        "GenuineIntel", 6, frozenset(), isa, 2, (ratio, ratio), frozenset({"k"}), frozenset()
+    )
     options = CompileOptions(
         pipeline=PIPELINE.format(isa=isa).replace(" blas=false", ""), threads=2, blas=True,
         racing=Racing(lambda what, programs: pytest.fail("raced"), "here", known=lambda level, threads: row),

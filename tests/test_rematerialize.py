@@ -98,6 +98,7 @@ def test_steps_are_the_same(name: str) -> None:
     model = copy.deepcopy(plain)
     x = torch.randn(shape)
     want, got = Training(plain), Training(model)
+    want.config.set_recomputation_time(0)
     share = 0.8 if name == "convolutions" else 0.6  # scratch of products counts
     got.config.set_memory_budget(share)
     for a, b in zip(train(want, x, 2), train(got, x, 2), strict=True):
@@ -108,6 +109,28 @@ def test_steps_are_the_same(name: str) -> None:
         want.ir(generic=True), "gflow.arena_size"
     )
     assert "gflow.recomputed" in got.ir(generic=True)
+
+
+@pytest.mark.parametrize("act", [torch.nn.GELU, torch.nn.SiLU])
+def test_cheap_values_are_recomputed_without_a_budget(act: Any) -> None:
+    torch.manual_seed(0)
+    layers = [
+        torch.nn.Sequential(torch.nn.Linear(64, 256), act(), torch.nn.Linear(256, 64))
+        for _ in range(4)
+    ]
+    plain = torch.nn.Sequential(*layers)
+    model = copy.deepcopy(plain)
+    x = torch.randn(512, 64)
+    kept, graph = Training(plain), Training(model)
+    kept.config.set_recomputation_time(0)
+    graph.config.set_recomputation_time(0.1)
+    for a, b in zip(train(kept, x, 2), train(graph, x, 2), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-6, atol=1e-7)
+    before, after = kept.ir(generic=True), graph.ir(generic=True)
+    assert "gflow.recomputed" in after
+    assert "gflow.recomputed" not in before
+    assert number(after, "gflow.arena_size") < 0.85 * number(before, "gflow.arena_size")
+    assert "config.set_recomputation_time()" in str(graph.explain())
 
 
 def test_marks_and_a_budget_together() -> None:

@@ -86,6 +86,63 @@ def test_updates_through_expansions_are_exact(expand: str, by: str) -> None:
     assert torch.equal(x * 2, want)
 
 
+def _expanded(x: Tensor) -> Tensor:
+    x.expand(4, 3)[0].mul_(2)
+    return x * 3
+
+
+def _broadcast(x: Tensor) -> Tensor:
+    torch.broadcast_to(x, (3,))[1:].mul_(2)
+    return x * 3
+
+
+def _windows(x: Tensor) -> Tensor:
+    x.unfold(0, 2, 2).add_(1)
+    return x * 3
+
+
+def _by_strides(x: Tensor) -> Tensor:
+    x.as_strided((2,), (3,)).add_(1)
+    return x * 3
+
+
+@pytest.mark.parametrize("function", [_expanded, _broadcast, _windows, _by_strides])
+def test_updates_through_views_of_a_tensor_with_gaps(function: Callable[[Tensor], Tensor]) -> None:
+    memory = torch.arange(7, dtype=torch.int8)
+    torch._dynamo.reset()
+    for compiled in (flow.compile(function), torch.compile(function, backend="gflow")):
+        given, other = memory.clone(), memory.clone()
+        want = function(other.as_strided((3,), (3,)))
+        assert torch.equal(compiled(given.as_strided((3,), (3,))), want)
+        assert torch.equal(given, other)
+
+
+def _strides_after(x: Tensor) -> Tensor:
+    x.add_(1)
+    return x.as_strided((3,), (3,), 5) * 2
+
+
+def _strides_before(x: Tensor) -> Tensor:
+    part = x.as_strided((3,), (3,), 5)
+    x.addmm_(x[:, :4], x)
+    return part + 0
+
+
+@pytest.mark.parametrize("function", [_strides_after, _strides_before])
+def test_as_strided_and_updates_of_what_it_is_a_view_of(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    """AOTAutograd has the dense result of another op in its place, whose memory has another order."""
+    memory = torch.arange(40.0)
+    other = memory.clone()
+    want = function(other.as_strided((4, 6), (1, 4), 3))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="of which as_strided makes a view"):
+        torch.compile(function, backend="gflow")(memory.as_strided((4, 6), (1, 4), 3))
+    torch.testing.assert_close(flow.compile(function)(memory.as_strided((4, 6), (1, 4), 3)), want)
+    torch.testing.assert_close(memory, other)
+
+
 @pytest.mark.parametrize(
     "function", [torch.native_batch_norm, torch.ops.aten.native_batch_norm.default]
 )

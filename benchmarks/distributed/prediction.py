@@ -53,9 +53,8 @@ def rates(step: Any) -> dict[str, float]:
         function = entry_function(module)
         for n, view in enumerate(function.regions[0].blocks[0].operations):
             costs = cost.cost_of(view.operation)
-            if n in found.op_seconds:
-                took[costs.contraction] += found.op_seconds[n]
-                wanted[costs.contraction] += cost.seconds(costs, device)
+            took[costs.contraction] += found.op_seconds.get(n, 0.0)
+            wanted[costs.contraction] += cost.seconds(costs, device)
     return {"products": took[True] / wanted[True], "others": took[False] / wanted[False]}
 
 

@@ -1,7 +1,7 @@
 """Timed comparison of gflow's own CPU attention with ATen's.
 
-Each distinct attention above a least size is timed both ways for some milliseconds. The faster way is written into the
-op:
+Each distinct attention above a least size is timed both ways for some milliseconds, unless the table of processors says
+that gflow's own is fast enough (`targets/processors.py`: `Measured`). The faster way is written into the op:
 
 {kind = "attention", tile = array<i64: 12, 32, 256>, …}    →    {kind = "pytorch", tuned = "AMD EPYC"}
 """
@@ -42,8 +42,7 @@ def race_attentions(function: func.FuncOp, racing: Racing, threads: int, isa: st
     if all(o.operation.name not in names for o in function.regions[0].blocks[0].operations):
         return []
     known = racing.known(isa, threads)
-    if known is not None and known.attention:
-        return []
+    settled = frozenset[str]() if known is None else known.attention
     body = lives_at_entry(function).body
     asked: list[tuple[Op, Choice, AttentionContest]] = []
     for o in body.ops:
@@ -52,7 +51,7 @@ def race_attentions(function: func.FuncOp, racing: Racing, threads: int, isa: st
         choice, contest = choice_of(o.op), contest_of(o, body.types)
         if contest is None or choice.tuned or choice.kind not in ("attention", "attention_rows"):
             continue
-        if contest.worth_while:
+        if contest.worth_while and contest.kind not in settled:
             asked.append((o, choice, contest.shorter()))
     races = {short: _race(short, threads, isa) for short in dict.fromkeys(c for *_, c in asked)}
     racing.prepare(list(races.values()))

@@ -16,6 +16,8 @@ class PipelineOptions:
         amp: the half-precision type of mixed precision, "f16" or "bf16"; "" for none.
         memory_budget: the most bytes of the arena, met by recomputation; 0 for no limit.
         memory_fraction: the same as a share of the arena without recomputation, from 0 to 1.
+        recomputation_time: without a budget, the share of the predicted time of a step that recomputation may add to
+            lower its memory, from 0 to 1. None: 0.02 for CPUs, 0 for GPUs and engines.
         straighten: the algorithm that orders ops, the `algorithm` option of `gflow-schedule`.
         compress_memory: reuse the memory of values that are no longer live.
         choose_best_allocation: try all allocation strategies and a local search, not only the three fastest strategies.
@@ -40,6 +42,7 @@ class PipelineOptions:
     amp: str = ""
     memory_budget: int = 0
     memory_fraction: float = 0.0
+    recomputation_time: float | None = None
     straighten: str = "SpeedFirst"
     compress_memory: bool = True
     choose_best_allocation: bool = False
@@ -94,7 +97,7 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         passes.append("gflow-freeze")
     passes += [_fuse(options, target)]
     if target.gpu:
-        programs = _RUNS * target.device.multiprocessors
+        programs = target.device.partial_sums * target.device.multiprocessors
         passes.append(f"gflow-join-reductions{{programs={programs}}}")
     passes += [_schedule(options, target)]
     if target.gpu and options.straighten != "Disable":
@@ -104,6 +107,8 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         passes.append(f"gflow-rematerialize{{budget={options.memory_budget} {counted}}}")
     elif options.memory_fraction:
         passes.append(f"gflow-rematerialize{{fraction={options.memory_fraction} {counted}}}")
+    elif share := _recomputation_time(options, target):
+        passes.append(f"gflow-rematerialize{{slowdown={share}{_times(target)}}}")
     passes.append("gflow-materialize")
     if options.compress_memory:
         passes.append("gflow-repeat-copies")
@@ -180,18 +185,12 @@ def _distribution(options: PipelineOptions) -> list[str]:
     return [*passes, f"gflow-bucket-collectives{{bytes={options.bucket_bytes}}}"]
 
 
-#: a GPU computes some 20 operations in the time of moving one byte, and an epilogue saves a pass over memory
-_GPU_FUSION = {
-    "recompute-cost": "80", "recompute-normalized": "true", "recompute-small": "true", "column-length": "256",
-    "split-reductions": "true",
-}  # fmt: skip
-
-
-#: blocks of rows per multiprocessor in sums over columns; the sums of a block are in registers
-_RUNS = 4
-
-
 def _fuse(options: PipelineOptions, target: Target) -> str:
+    device = target.device
+    gpu = {
+        "recompute-cost": str(device.recompute), "recompute-normalized": "true", "recompute-small": "true",
+        "column-length": str(device.column), "split-reductions": "true",
+    }  # fmt: skip
     return _with_options(
         "gflow-fuse",
         {
@@ -201,7 +200,7 @@ def _fuse(options: PipelineOptions, target: Target) -> str:
             "update-in-contraction": options.fuse_model_update_ops
             and not options.multi_tensor_update,
         },
-        _GPU_FUSION if target.gpu else {},
+        gpu if target.gpu else {},
     )
 
 
@@ -212,6 +211,18 @@ def _schedule(options: PipelineOptions, target: Target) -> str:
     if options.straighten in ("OverlapCpuGpu", "DelayShortGpu"):
         more = _times(target)
     return f"gflow-schedule{{algorithm={options.straighten}{more}}}"
+
+
+#: the share of a CPU step's time that recomputation may add; measured, it adds none of it: less memory is moved
+_RECOMPUTATION_TIME = 0.02
+
+
+def _recomputation_time(options: PipelineOptions, target: Target) -> float:
+    """The share of the time that recomputation may add."""
+    if options.recomputation_time is not None:
+        return options.recomputation_time
+    plain = not target.gpu and not options.engine and not options.module_engines
+    return _RECOMPUTATION_TIME if plain and options.compress_memory else 0.0
 
 
 def _times(target: Target) -> str:

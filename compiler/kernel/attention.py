@@ -51,9 +51,9 @@ class AttentionBlocks:
         return self.tile[0] * self.across
 
     def weighing(self, values: int) -> tuple[int, int]:
-        """Rows and columns of the register tile of scores @ v. values: channels of v."""
+        """Rows and columns of the register tile of a product of scores and a matrix of so many channels, `values`."""
         if self.packed:
-            return self.tile
+            return self.tile[0], min(self.tile[1], -(-values // LANES) * LANES)
         height, vectors = min(self.tile[0], 8), -(-values // LANES)
         times = -(-vectors // _WIDE[height])
         return height, -(-vectors // times) * LANES

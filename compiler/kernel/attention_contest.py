@@ -39,6 +39,12 @@ class AttentionContest:
     grad: bool
 
     @property
+    def kind(self) -> str:
+        """ "forward" or "gradients", after "causal " with a causal mask and "biased " with a bias."""
+        kind = "gradients" if self.grad else "forward"
+        return ("causal " if self.causal else "") + ("biased " if self.bias else "") + kind
+
+    @property
     def worth_while(self) -> bool:
         """Whether it takes long enough for a timed comparison to give a result."""
         return self.size >= _LEAST

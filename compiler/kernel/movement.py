@@ -107,6 +107,25 @@ class Moved(NamedTuple):
     target: Place
 
 
+def converting(
+    ty: TensorType, strides: tuple[int, ...], dtype: str, target: tuple[int, ...]
+) -> Kernel:
+    """The kernel that copies a tensor and converts its elements to `dtype`.
+
+    ty: the type of the source. strides, target: of the source and of the copy, in elements.
+    """
+    nodes = [Node("load", ty.dtype, slot=0), Node("convert", dtype, (0,), {"dtype": dtype})]
+    loads, stores = [Access(0, ty.dtype, strides)], [Access(0, dtype, target, 1)]
+    return simplify(Kernel(ty.shape, frozenset(), nodes, loads, [], stores))
+
+
+def zeros(ty: TensorType, strides: tuple[int, ...]) -> Kernel:
+    """The kernel that writes zeros to a tensor. strides: in elements."""
+    nodes = [Node("const", ty.dtype, attrs={"value": 0})]
+    store = Access(0, ty.dtype, strides, 0)
+    return simplify(Kernel(ty.shape, frozenset(), nodes, [], [], [store]))
+
+
 def copying(c: Copy) -> Moved:
     """The kernel of a copy."""
     load, store = (

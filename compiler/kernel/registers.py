@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-HALVES = ("f16", "bf16")
+from gflow.dialects.types import HALVES
 
 
 def register_dtype(dtype: str) -> str:

@@ -10,12 +10,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import groupby
 
-from gflow.dialects.marks import LAUNCH, kind_of, launch_of, result_written_first
+from gflow.dialects.marks import LAUNCH, kind_of, launch_of, result_written_first, widened
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK, ENGINE
-from gflow.dialects.types import is_row_major, row_major_strides, share_memory, type_of
+from gflow.dialects.types import HALVES, is_row_major, row_major_strides, share_memory, type_of
 
-from ..ir.contractions import root_of
+from ..ir.contractions import root_of, root_operands
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, extent_bytes, is_view, layouts, readers, row_of
 from .in_place import OVERWRITES, adds_in_place
@@ -73,6 +73,23 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
                 f"cannot write its contraction to result {number} (into of gflow.kernel) first",
                 o.op,
             )
+        if widened(o.op) and not _widens_halves(o):
+            yield (
+                "must widen all operands and results in half precision (widened of gflow.kernel)",
+                o.op,
+            )
+
+
+def _widens_halves(o: Op) -> bool:
+    """Whether an op's kernel widens all values in half precision of the op, or of its contraction, and no others."""
+    root = root_of(o.op) if o.name == "fused" else None
+    every = [*o.operands, *o.results]
+    if root is not None:
+        every = [*(o.operands[n] for n in root_operands(root)), -1]
+    op, numbers = root or o.op, widened(o.op)
+    types = [type_of(v) for v in (*op.operands, *op.results)]
+    halves = {v for v, ty in zip(every, types, strict=True) if ty.dtype in HALVES}
+    return all(0 <= n < len(every) for n in numbers) and {every[n] for n in numbers} == halves
 
 
 def _can_be_written_first(

@@ -11,6 +11,12 @@ Sources of the fields for NVIDIA's GPUs:
 - `launch`, `latency`: estimates for kernels of a CUDA graph.
 - `access`, `line`: PTX ISA, vectors of `ld.global` (16 bytes), and CUDA C++ Best Practices Guide, coalesced access.
 - `parameters`: drivers before CUDA 12.1 take 4,096 bytes; part of it is kept for the parameters that Triton adds.
+- `recompute`: 20 operations (an H100's 67 TFLOP/s of float32 over 3.35 TB/s) for each of the four bytes that an
+  element in half precision moves when it is stored and loaded once.
+- `column`: 256 rows of a cache line are 32 KiB, which the first-level caches of all these devices hold. Counted, not
+  measured on a device: with longer columns, a second pass of few programs takes as long as a launch over the whole
+  device.
+- `partial_sums`: an estimate: enough blocks to fill the device, and few enough that their results are small.
 - `in_flight`, `ahead`, `row`: from Little's law and measurements (`docs/decisions.md`). Only the choice of tiles uses
   them.
 - `descriptor`, `next_tile`: measured on an H200.
@@ -89,6 +95,9 @@ class Device:
         row: the largest row in bytes that stays cached until it is read again.
         descriptor: seconds to create the tensor descriptors of a program.
         next_tile: seconds between two tiles of one persistent program.
+        recompute: operations (an add is 1) up to which an element is recomputed instead of stored and loaded.
+        column: the most rows of a column kernel whose programs pass over their columns again after summing them.
+        partial_sums: blocks of rows per multiprocessor in sums over columns; the sums of a block are in registers.
     """
 
     name: str
@@ -117,6 +126,9 @@ class Device:
     row: int = 128 << 10
     descriptor: float = 1e-6
     next_tile: float = 0.4e-6
+    recompute: int = 80
+    column: int = 256
+    partial_sums: int = 4
 
 
 def _gpu(

@@ -15,6 +15,7 @@ import torch
 from gflow.config import GraphConfig
 from gflow.errors import GraphError, GraphInputError
 from gflow.guards.build import Reading
+from gflow.runtime.distributed import pieces
 from gflow.tracing.context.collector import collector_paused
 from gflow.tracing.context.location import here, user_frame
 from gflow.tracing.data.bound_call import BoundCall
@@ -37,7 +38,7 @@ from .plans.new_plan import compile_plan, trace_call
 from .plans.plan import Plan
 from .signature import Parameters, bind_call
 from .watchers import building, is_building, one_at_a_time
-from .zero_state import traceable
+from .zero_state import gather_when_read
 
 _log = logging.getLogger("gflow")
 #: how often a range of sizes is tried, each time the part of it in which a choice by the size is one
@@ -219,6 +220,10 @@ class Programs:
         state.call.prepare(Setup(state.optimizers, state.scaler))
         # sizes and numbers that vary must not stay in Python's state
         attempt = bool(call.numbers) or (call.dynamic is not None and call.dynamic.automatic)
+        options = self.config.resolved()
+        passes = options.passes
+        divided = passes.zero > (0 if passes.amp else 2) or any(map(stage_setting, table.modules))
+        gather_when_read(state.optimizers, table.modules if divided else ())
         reading = Reading(self, state.name, call, roots, table, attempt)
         kept = keeps(self.config.kept_gradients, roots, here())
         request = TraceRequest(
@@ -236,13 +241,10 @@ class Programs:
         )
         kind = type(self).__name__
         state.building = True
-        options = self.config.resolved()
-        passes = options.passes
-        divided = passes.zero > (0 if passes.amp else 2) or any(map(stage_setting, table.modules))
         traced = None
         try:
             with (
-                traceable(state.optimizers, table.modules, divided),
+                pieces.lent(),
                 building(state.name, kind, state.debug, table, reading.frames) as calls,
             ):
                 traced = trace_call(request, state.call.setup)

@@ -1,9 +1,7 @@
-"""Optimizers and modules whose tensors lie in pieces on the ranks (ZeRO): whole for who saves or reads them, and with
-memory of their own while they are traced."""
+"""Optimizers and modules whose tensors lie in pieces on the ranks (ZeRO): whole for who saves or reads them."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from weakref import WeakSet
@@ -19,30 +17,26 @@ from .watchers import is_building
 _hooked: WeakSet[Any] = WeakSet()
 
 
-@contextlib.contextmanager
-def traceable(
-    optimizers: Sequence[Any], modules: Sequence[torch.nn.Module], divided: bool
-) -> Iterator[None]:
-    """While active, what lies in pieces has memory. From now on `state_dict()` gathers it, on all ranks.
+def gather_when_read(optimizers: Sequence[Any], modules: Iterable[torch.nn.Module]) -> None:
+    """From now on `state_dict()` and eager calls gather what lies in pieces, on all ranks.
 
-    divided: whether parameters of the modules are to be divided, or to be kept by one rank each.
+    The hooks of this are there before a trace notes which hooks modules have.
+
+    modules: those whose parameters are to be divided, or to be kept by one rank each.
     """
     if world_size() == 1:
-        yield
         return
     for optimizer in optimizers:
         hook = getattr(optimizer, "register_state_dict_pre_hook", None)
         if hook is not None and optimizer not in _hooked:
             _hooked.add(optimizer)
             hook(_whole_state)
-    for module in modules if divided else ():
+    for module in modules:
         if module not in _hooked and any(True for _ in kept_by(module)):
             _hooked.add(module)
             module.register_state_dict_pre_hook(_before_saving)
             module.register_load_state_dict_pre_hook(_before_loading)
             module.register_forward_pre_hook(_before_call)
-    with pieces.lent():
-        yield
 
 
 def whole(tensors: Iterable[torch.Tensor | None], optimizers: Sequence[Any]) -> None:

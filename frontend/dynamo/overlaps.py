@@ -65,7 +65,8 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         n for n in module.graph.nodes if n.op in calls and _name(n).partition(".")[0] in _UNSAFE
     ]
     outs = [n for n in module.graph.nodes if n.kwargs.get("out") is not None]
-    if not found and not unsafe and not outs:
+    by_strides = _strided_storages(module.graph)
+    if not found and not unsafe and not outs and not by_strides:
         return module
     shared = _shared_storages(module.graph)
     graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
@@ -81,6 +82,11 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
                 for a in (*node.args, *node.kwargs.values())
             ]
             new.target = _unwritten(new.target, lies, trace)
+    for node in module.graph.nodes:
+        held = [storage_of(n.meta.get("example_value")) for n in node.all_input_nodes]
+        if node.op in calls and not by_strides.isdisjoint(held):
+            new, trace = copies[node], (node.meta.get("stack_trace") or "").strip()
+            new.op, new.target = "call_function", _laid_out(_as_function(new.target), trace)
     for node in outs:
         copies[node].target = _to_out(
             copies[node].target, (node.meta.get("stack_trace") or "").strip()
@@ -159,6 +165,52 @@ def _shared_storages(graph: torch.fx.Graph) -> set[int | None]:
         if value.layout == torch.strided and share_memory(tuple(value.shape), value.stride()):
             found.add(storage_of(value))
     return found
+
+
+def _strided_storages(graph: torch.fx.Graph) -> set[int | None]:
+    """The storages that `as_strided` makes views of."""
+    views = [n for n in graph.nodes if n.op.startswith("call") and "as_strided" in _name(n)]
+    found = {storage_of(n.all_input_nodes[0].meta.get("example_value")) for n in views}
+    return found - {None}
+
+
+def _as_function(target: Any) -> Callable[..., Any]:
+    """What a node calls: a function, or the method of a name."""
+    if not isinstance(target, str):
+        return target
+    return lambda tensor, *args, **kwargs: getattr(tensor, target)(*args, **kwargs)
+
+
+def _laid_out(function: Callable[..., Any], trace: str) -> Callable[..., Any]:
+    """A node's function, which may not give memory another order: `as_strided` counts in it, and AOTAutograd has
+    the result of another op in its place after an update in place."""
+
+    def laid_out(*args: Any, **kwargs: Any) -> Any:
+        held = [
+            t if t._base is None else t._base
+            for t in (*args, *kwargs.values())
+            if isinstance(t, torch.Tensor) and hasattr(t, "elem")
+        ]
+        before = [t._version for t in held]
+        result = function(*args, **kwargs)
+        for t, version in zip(held, before, strict=True):
+            if t._version == version or _lies(t) == (t.stride(), t.storage_offset()):
+                continue
+            raise GraphTraceError(
+                f"a tensor (shape {[*t.shape]}, strides {[*t.stride()]}, storage_offset {t.storage_offset()}) is "
+                "changed in place, of which as_strided makes a view, by elements in memory that a graph does not keep "
+                f"in that form. Use slicing, expand or permute, or .clone() first\n{trace}"
+            )
+        return result
+
+    return laid_out
+
+
+def _lies(held: Any) -> tuple[tuple[int, ...], int]:
+    """Strides and storage_offset of what stands for a tensor after its updates."""
+    torch._sync(held.elem)
+    now = torch._from_functional_tensor(held.elem)
+    return now.stride(), now.storage_offset()
 
 
 def _unwritten(function: Callable[..., Any], lies: list[bool], trace: str) -> Callable[..., Any]:

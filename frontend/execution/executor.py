@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import io
 import logging
@@ -19,7 +18,6 @@ from gflow.dialects.program import Program
 from gflow.dialects.records import record
 from gflow.errors import GraphError, GraphInputError, GraphTraceError
 from gflow.runtime.composed.frozen import Frozen, constants_of
-from gflow.runtime.cpu import jit
 from gflow.runtime.distributed import groups
 from gflow.runtime.distributed.shared_work import done_once
 from gflow.runtime.loading import load_program
@@ -71,6 +69,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     """Lower, compile and load one trace."""
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import CompileOptions
+    from gflow.dialects.dialect import forget_contexts
     from gflow.lowering.global_view import has_gradients, result_shardings
 
     from .races import racing
@@ -108,6 +107,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     program, compiled = programs[0], time.perf_counter()
     watcher.phase("JIT")
     executable: Any = load_program(program, kept_results=options.kept_results, where=gpu)
+    device = executable.device
     if made.prologue is not None:
         read = [trace.inputs[n] for n in made.reads]
         tensors: Any = [i.tensor for i in read]
@@ -116,21 +116,9 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     loaded = time.perf_counter()
     timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
     options = replace(options, on_phase=None, racing=None)
-    _release_memory()
-    return Compiled(executable, takes_rng, program.ir, timings, options, program, shardings)
-
-
-def _release_memory() -> None:
-    """Free the contexts of MLIR, and return what the compiler has freed to the system. Otherwise the buffers of a
-    program's first step are placed between pages that stay resident and hold nothing: 4 to 5 MiB for a ResNet-18."""
-    # start-up: the compiler is loaded by the first compilation
-    from gflow.dialects.dialect import forget_contexts
-
     forget_contexts()
-    jit.release_contexts()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
-    if trim is not None:
-        trim(0)
+    device.release_memory()
+    return Compiled(executable, takes_rng, program.ir, timings, options, program, shardings)
 
 
 def _check_shared(trace: Trace) -> None:

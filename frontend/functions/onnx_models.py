@@ -201,7 +201,7 @@ def read_onnx(model: Any) -> OnnxModule:
         GraphError: as `from_onnx`.
     """
     try:
-        require("onnxruntime")
+        require("onnx")
     except EngineUnavailable as error:
         raise GraphError(f"{here()}: from_onnx(): {error}") from None
     # start-up: the package is loaded by who needs it

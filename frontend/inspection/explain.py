@@ -15,7 +15,7 @@ from gflow.compiler.driver.stages import run_to, stages_of
 from gflow.compiler.ir.attribution import members, ops_of_steps, sources_of
 from gflow.compiler.ir.locations import Source, source_of
 from gflow.compiler.ir.ssa import Op, fused_kind, read_body
-from gflow.compiler.ir.tables import table
+from gflow.compiler.ir.tables import table, time_text
 from gflow.compiler.memory.planned import label
 from gflow.compiler.passes.distribution.propagate import WHY
 from gflow.compiler.reports.costs import Report, measure, report
@@ -311,6 +311,12 @@ def _budget(function: func.FuncOp) -> list[str]:
     said = ir.DictAttr(attributes["gflow.rematerialized"])
     numbers = {n: ir.IntegerAttr(said[n]).value for n in ("budget", "arena_before", "arena_after")}
     sizes = {name: byte_text(n) for name, n in numbers.items()}
+    if not numbers["budget"]:
+        added = time_text(ir.FloatAttr(said["seconds"]).value)
+        return [
+            f"live values {sizes['arena_before']} without, {sizes['arena_after']} with what is recomputed in {added} "
+            "(predicted): config.set_recomputation_time()"
+        ]
     return [
         f"memory budget {sizes['budget']}: arena {sizes['arena_before']} without, "
         f"{sizes['arena_after']} with what is recomputed"

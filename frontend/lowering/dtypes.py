@@ -7,14 +7,12 @@ from typing import Any
 
 import torch
 
-from gflow.dialects.types import NO_KERNELS
+from gflow.dialects.types import HALVES, NO_KERNELS
 from gflow.runtime.tensors import DTYPES
 
 #: names of the dialect to PyTorch's types, and back
 TO_TORCH: dict[str, torch.dtype] = DTYPES
 TO_MLIR: dict[torch.dtype, str] = {dtype: name for name, dtype in DTYPES.items()}
-
-HALVES = ("f16", "bf16")
 
 
 class LoweringError(RuntimeError):

@@ -19,7 +19,7 @@ from gflow.dialects.extents import horner, varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
-from gflow.dialects.types import FLOATS, TensorType
+from gflow.dialects.types import FLOATS, HALVES, TensorType
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import SourceLoc, TraceOp
 
@@ -315,7 +315,7 @@ class Emitter(OpWriter):
             return x
         if not (has_kernels(dtype) and has_kernels(x.dtype)):
             raise Unsupported(f"conversion from {x.dtype} to {dtype}")
-        if x.const is not None and x.dtype not in ("f16", "bf16") and dtype != "ui8":
+        if x.const is not None and x.dtype not in HALVES and dtype != "ui8":
             value = x.const
             if dtype in FLOATS or abs(value) < 2**31:
                 if dtype not in FLOATS and dtype != "i1":

@@ -7,7 +7,6 @@ model.stablehlo.safetensors   the tensors of its arguments that are not inputs, 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from gflow.dialects.mlir import func
 from gflow.dialects.types import type_of
 from gflow.errors import GraphError
 from gflow.lowering import lower
+from gflow.runtime.engines.packages import EngineUnavailable, require
 from gflow.runtime.stored.atomic import new_file
 
 from .export import plans_of
@@ -94,8 +94,10 @@ def _onnx(function: func.FuncOp, plan: Plan, path: Path) -> dict[Path, bytes]:
     # start-up: one writer is loaded
     from gflow.compiler.engines.onnx.write import write_function
 
-    if importlib.util.find_spec("onnx") is None:
-        raise EngineError("ONNX is not installed (onnx): pip install 'gflow-compiler[onnx]'")
+    try:
+        require("onnx")
+    except EngineUnavailable as error:
+        raise EngineError(str(error)) from None
     trace = plan.trace
     updated = {trace.inputs[out.alias].name for out in trace.outputs if out.alias is not None}
     values = {

@@ -1,13 +1,19 @@
 // RUN: %gflow-opt %s --gflow-fuse "--gflow-rematerialize=budget=50000" | FileCheck %s
 // RUN: %gflow-opt %s --gflow-fuse --gflow-rematerialize | FileCheck %s --check-prefix=NONE
 // RUN: not %gflow-opt %s --gflow-fuse "--gflow-rematerialize=budget=10000" 2>&1 | FileCheck %s --check-prefix=LEAST
+// RUN: %gflow-opt %s --gflow-fuse "--gflow-rematerialize=slowdown=0.5 worth=0" | FileCheck %s --check-prefix=TIME
+// RUN: %gflow-opt %s --gflow-fuse "--gflow-rematerialize=slowdown=0.001 worth=0" | FileCheck %s --check-prefix=NONE
+// RUN: %gflow-opt %s --gflow-fuse "--gflow-rematerialize=slowdown=0.5" | FileCheck %s --check-prefix=NONE
 // RUN: not %gflow-opt %s --gflow-fuse "--gflow-rematerialize=fraction=1.5" 2>&1 | FileCheck %s --check-prefix=RANGE
 
 // Activations of 16 KiB each wait for the way back; some of them are computed again.
 // NONE-NOT: gflow.recomputed
 // NONE-NOT: gflow.rematerialized
 // LEAST: error: the memory budget of 10000 bytes cannot be met: the least that was found is {{[0-9]+}} bytes, and {{[0-9]+}} bytes are needed without recomputation
-// RANGE: error: budget must be a number of bytes, fraction between 0 and 1
+// RANGE: error: budget must be a number of bytes, fraction and slowdown between 0 and 1
+// TIME-LABEL: func.func @chain(
+// TIME-SAME:    gflow.rematerialized = {arena_after = {{[0-9]+}} : i64, arena_before = {{[0-9]+}} : i64, budget = 0 : i64, ops = {{[0-9]+}} : i64, seconds = {{.*}} : f64}
+// TIME:         gflow.recomputed
 // CHECK-LABEL: func.func @chain(
 // CHECK-SAME:    gflow.rematerialized = {arena_after = {{[0-9]+}} : i64, arena_before = {{[0-9]+}} : i64, budget = 50000 : i64, ops = {{[0-9]+}} : i64, seconds = {{.*}} : f64}
 // CHECK:         gflow.recomputed

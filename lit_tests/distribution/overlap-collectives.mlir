@@ -37,6 +37,26 @@ func.func @gradient(%x: tensor<2048x2048xbf16>, %y: tensor<2048x2048xbf16>) -> (
   return %u, %d : tensor<2048x2048xbf16>, tensor<2048x2048xbf16>
 }
 
+// An update waits for the time in which the last gradient is sent.
+// CHECK-LABEL: func.func @update(
+// CHECK:         %[[FIRST:.*]]:2 = "gflow.collective"
+// CHECK-COUNT-4: "gflow.matmul"
+// CHECK-NEXT:    %[[LAST:.*]]:2 = "gflow.collective"
+// CHECK-NEXT:    "gflow.neg"(%[[FIRST]]#0)
+// CHECK-NEXT:    "gflow.neg"(%[[LAST]]#0)
+func.func @update(%x: tensor<2048x2048xbf16>, %y: tensor<2048x2048xbf16>) -> (tensor<2048x2048xbf16>, tensor<2048x2048xbf16>, tensor<2048x2048xbf16>) {
+  %g = "gflow.matmul"(%x, %x) : (tensor<2048x2048xbf16>, tensor<2048x2048xbf16>) -> tensor<2048x2048xbf16>
+  %s, %t = "gflow.collective"(%g) {kind = "all_reduce", reduction = "sum", gflow.gradient = "g", axes = ["dp"], ranks = 2 : i64, sequence = 0 : i64, operandSegmentSizes = array<i32: 1,0,0,0,0,0,0,0>, resultSegmentSizes = array<i32: 1,1,0,0,0,0,0,0>} : (tensor<2048x2048xbf16>) -> (tensor<2048x2048xbf16>, tensor<i8>)
+  %a = "gflow.matmul"(%y, %y) : (tensor<2048x2048xbf16>, tensor<2048x2048xbf16>) -> tensor<2048x2048xbf16>
+  %b = "gflow.matmul"(%a, %y) : (tensor<2048x2048xbf16>, tensor<2048x2048xbf16>) -> tensor<2048x2048xbf16>
+  %u = "gflow.neg"(%s) : (tensor<2048x2048xbf16>) -> tensor<2048x2048xbf16>
+  %c = "gflow.matmul"(%b, %y) : (tensor<2048x2048xbf16>, tensor<2048x2048xbf16>) -> tensor<2048x2048xbf16>
+  %h = "gflow.matmul"(%c, %c) : (tensor<2048x2048xbf16>, tensor<2048x2048xbf16>) -> tensor<2048x2048xbf16>
+  %v, %w = "gflow.collective"(%h, %t) {kind = "all_reduce", reduction = "sum", gflow.gradient = "h", axes = ["dp"], ranks = 2 : i64, sequence = 1 : i64, operandSegmentSizes = array<i32: 1,1,0,0,0,0,0,0>, resultSegmentSizes = array<i32: 1,1,0,0,0,0,0,0>} : (tensor<2048x2048xbf16>, tensor<i8>) -> (tensor<2048x2048xbf16>, tensor<i8>)
+  %z = "gflow.neg"(%v) : (tensor<2048x2048xbf16>) -> tensor<2048x2048xbf16>
+  return %u, %z, %c : tensor<2048x2048xbf16>, tensor<2048x2048xbf16>, tensor<2048x2048xbf16>
+}
+
 // The author's collectives keep their order.
 // CHECK-LABEL: func.func @authors(
 // CHECK:         "gflow.collective"{{.*}}reduction = "max"{{.*}}sequence = 0

@@ -274,3 +274,21 @@ func.func @into_nothing(%x: tensor<8x8xf32>, %p: tensor<8x8xf32>) -> (tensor<8x8
   }) {gflow.buffers = ["arg:1"], gflow.kernel = {into = 1 : i64, kind = "blas"}, kind = "contraction", operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   return %u : tensor<8x8xf32>
 }
+
+// -----
+
+// A kernel that widens its operands only would write float32 to a bfloat16 result.
+func.func @widened_in_part(%x: tensor<8x8xbf16>) -> tensor<8x8xbf16> attributes {gflow.arena_size = 0 : i64} {
+  // expected-error @+1 {{must widen all operands and results in half precision (widened of gflow.kernel)}}
+  %u = "gflow.matmul"(%x, %x) {gflow.buffers = ["result:0"], gflow.kernel = {kind = "blas", widened = array<i64: 0>}} : (tensor<8x8xbf16>, tensor<8x8xbf16>) -> tensor<8x8xbf16>
+  return %u : tensor<8x8xbf16>
+}
+
+// -----
+
+// There is no value of this number.
+func.func @widened_nothing(%x: tensor<8x8xbf16>) -> tensor<8x8xbf16> attributes {gflow.arena_size = 0 : i64} {
+  // expected-error @+1 {{must widen all operands and results in half precision (widened of gflow.kernel)}}
+  %u = "gflow.matmul"(%x, %x) {gflow.buffers = ["result:0"], gflow.kernel = {kind = "blas", widened = array<i64: 0, 2, 3>}} : (tensor<8x8xbf16>, tensor<8x8xbf16>) -> tensor<8x8xbf16>
+  return %u : tensor<8x8xbf16>
+}

@@ -171,3 +171,67 @@ func.func @take(%i: tensor<2xi64>) -> tensor<2x3xf32> {
   %0 = "gflow.take"(%a, %i) {dim = 0 : i64} : (tensor<5x3xf32>, tensor<2xi64>) -> tensor<2x3xf32>
   return %0 : tensor<2x3xf32>
 }
+
+// CHECK-LABEL: func.func @heads(
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.reshape"(%arg0) {shape = array<i64: 5, 4, 4, 16>} : (tensor<5x4x64xf32>) -> tensor<5x4x4x16xf32>
+// CHECK-NEXT:   %[[v1:.+]] = "gflow.transpose"(%[[v0]]) {permutation = array<i64: 1, 2, 0, 3>} : (tensor<5x4x4x16xf32>) -> tensor<4x4x5x16xf32>
+// CHECK-NEXT:   %[[v2:.+]] = "gflow.transpose"(%arg1) {permutation = array<i64: 2, 0, 1, 3>} : (tensor<4x4x5x16xf32>) -> tensor<5x4x4x16xf32>
+// CHECK-NEXT:   %[[v3:.+]] = "gflow.reshape"(%[[v2]]) {shape = array<i64: 5, 4, 64>} : (tensor<5x4x4x16xf32>) -> tensor<5x4x64xf32>
+// CHECK-NEXT:   return %[[v1]], %[[v3]] : tensor<4x4x5x16xf32>, tensor<5x4x64xf32>
+func.func @heads(%x: tensor<5x4x64xf32>, %y: tensor<4x4x5x16xf32>) -> (tensor<4x4x5x16xf32>, tensor<5x4x64xf32>) {
+  %0 = "gflow.reshape"(%x) {shape = array<i64: 5, 16, 16>} : (tensor<5x4x64xf32>) -> tensor<5x16x16xf32>
+  %1 = "gflow.transpose"(%0) {permutation = array<i64: 1, 0, 2>} : (tensor<5x16x16xf32>) -> tensor<16x5x16xf32>
+  %2 = "gflow.reshape"(%1) {shape = array<i64: 4, 4, 5, 16>} : (tensor<16x5x16xf32>) -> tensor<4x4x5x16xf32>
+  %3 = "gflow.reshape"(%y) {shape = array<i64: 16, 5, 16>} : (tensor<4x4x5x16xf32>) -> tensor<16x5x16xf32>
+  %4 = "gflow.transpose"(%3) {permutation = array<i64: 1, 0, 2>} : (tensor<16x5x16xf32>) -> tensor<5x16x16xf32>
+  %5 = "gflow.reshape"(%4) {shape = array<i64: 5, 4, 64>} : (tensor<5x16x16xf32>) -> tensor<5x4x64xf32>
+  return %2, %5 : tensor<4x4x5x16xf32>, tensor<5x4x64xf32>
+}
+
+// CHECK-LABEL: func.func @no_heads(
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.reshape"(%arg0) {shape = array<i64: 3, 8>} : (tensor<6x4xf32>) -> tensor<3x8xf32>
+// CHECK-NEXT:   %[[v1:.+]] = "gflow.transpose"(%[[v0]]) {permutation = array<i64: 1, 0>} : (tensor<3x8xf32>) -> tensor<8x3xf32>
+// CHECK-NEXT:   %[[v2:.+]] = "gflow.reshape"(%[[v1]]) {shape = array<i64: 6, 4>} : (tensor<8x3xf32>) -> tensor<6x4xf32>
+// CHECK-NEXT:   return %[[v2]] : tensor<6x4xf32>
+func.func @no_heads(%x: tensor<6x4xf32>) -> tensor<6x4xf32> {
+  %0 = "gflow.reshape"(%x) {shape = array<i64: 3, 8>} : (tensor<6x4xf32>) -> tensor<3x8xf32>
+  %1 = "gflow.transpose"(%0) {permutation = array<i64: 1, 0>} : (tensor<3x8xf32>) -> tensor<8x3xf32>
+  %2 = "gflow.reshape"(%1) {shape = array<i64: 6, 4>} : (tensor<8x3xf32>) -> tensor<6x4xf32>
+  return %2 : tensor<6x4xf32>
+}
+
+// CHECK-LABEL: func.func @gradients_of_slices(
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.constant"() {value = dense<0.000000e+00> : tensor<2x4xf32>} : () -> tensor<2x4xf32>
+// CHECK-NEXT:   %[[v1:.+]] = "gflow.constant"() {value = dense<0.000000e+00> : tensor<1x4xf32>} : () -> tensor<1x4xf32>
+// CHECK-NEXT:   %[[v2:.+]] = "gflow.constant"() {value = dense<0.000000e+00> : tensor<f32>} : () -> tensor<f32>
+// CHECK-NEXT:   %[[v3:.+]] = "gflow.add"(%arg1, %[[v1]]) : (tensor<1x4xf32>, tensor<1x4xf32>) -> tensor<1x4xf32>
+// CHECK-NEXT:   %[[v4:.+]] = "gflow.add"(%arg2, %[[v1]]) : (tensor<1x4xf32>, tensor<1x4xf32>) -> tensor<1x4xf32>
+// CHECK-NEXT:   %[[v5:.+]] = "gflow.add"(%arg0, %[[v0]]) : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
+// CHECK-NEXT:   %[[v6:.+]] = "gflow.concatenate"(%[[v5]], %[[v3]], %[[v4]]) {dim = 0 : i64, operandSegmentSizes = array<i32: 1, 2, 0, 0, 0, 0, 0, 0>} : (tensor<2x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>) -> tensor<4x4xf32>
+// CHECK-NEXT:   %[[v7:.+]] = "gflow.pad"(%arg0, %[[v2]]) {high = array<i64: 3, 0>, low = array<i64: 0, 0>} : (tensor<2x4xf32>, tensor<f32>) -> tensor<5x4xf32>
+// CHECK-NEXT:   %[[v8:.+]] = "gflow.pad"(%arg1, %[[v2]]) {high = array<i64: 1, 0>, low = array<i64: 3, 0>} : (tensor<1x4xf32>, tensor<f32>) -> tensor<5x4xf32>
+// CHECK-NEXT:   %[[v9:.+]] = "gflow.add"(%[[v7]], %[[v8]]) : (tensor<5x4xf32>, tensor<5x4xf32>) -> tensor<5x4xf32>
+// CHECK-NEXT:   return %[[v6]], %[[v9]] : tensor<4x4xf32>, tensor<5x4xf32>
+func.func @gradients_of_slices(%x: tensor<2x4xf32>, %y: tensor<1x4xf32>, %z: tensor<1x4xf32>) -> (tensor<4x4xf32>, tensor<5x4xf32>) {
+  %c = "gflow.constant"() {value = dense<0.0> : tensor<f32>} : () -> tensor<f32>
+  %0 = "gflow.pad"(%x, %c) {low = array<i64: 0, 0>, high = array<i64: 2, 0>} : (tensor<2x4xf32>, tensor<f32>) -> tensor<4x4xf32>
+  %1 = "gflow.pad"(%y, %c) {low = array<i64: 2, 0>, high = array<i64: 1, 0>} : (tensor<1x4xf32>, tensor<f32>) -> tensor<4x4xf32>
+  %2 = "gflow.pad"(%z, %c) {low = array<i64: 3, 0>, high = array<i64: 0, 0>} : (tensor<1x4xf32>, tensor<f32>) -> tensor<4x4xf32>
+  %3 = "gflow.add"(%2, %1) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %4 = "gflow.add"(%3, %0) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %5 = "gflow.pad"(%x, %c) {low = array<i64: 0, 0>, high = array<i64: 3, 0>} : (tensor<2x4xf32>, tensor<f32>) -> tensor<5x4xf32>
+  %6 = "gflow.pad"(%y, %c) {low = array<i64: 3, 0>, high = array<i64: 1, 0>} : (tensor<1x4xf32>, tensor<f32>) -> tensor<5x4xf32>
+  %7 = "gflow.add"(%5, %6) : (tensor<5x4xf32>, tensor<5x4xf32>) -> tensor<5x4xf32>
+  return %4, %7 : tensor<4x4xf32>, tensor<5x4xf32>
+}
+
+// CHECK-LABEL: func.func @transposed_concatenation(
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.transpose"(%arg0) {permutation = array<i64: 1, 0>} : (tensor<2x4xf32>) -> tensor<4x2xf32>
+// CHECK-NEXT:   %[[v1:.+]] = "gflow.transpose"(%arg1) {permutation = array<i64: 1, 0>} : (tensor<3x4xf32>) -> tensor<4x3xf32>
+// CHECK-NEXT:   %[[v2:.+]] = "gflow.concatenate"(%[[v0]], %[[v1]]) {dim = 1 : i64, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<4x2xf32>, tensor<4x3xf32>) -> tensor<4x5xf32>
+// CHECK-NEXT:   return %[[v2]] : tensor<4x5xf32>
+func.func @transposed_concatenation(%x: tensor<2x4xf32>, %y: tensor<3x4xf32>) -> tensor<4x5xf32> {
+  %0 = "gflow.concatenate"(%x, %y) {dim = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<2x4xf32>, tensor<3x4xf32>) -> tensor<5x4xf32>
+  %1 = "gflow.transpose"(%0) {permutation = array<i64: 1, 0>} : (tensor<5x4xf32>) -> tensor<4x5xf32>
+  return %1 : tensor<4x5xf32>
+}

@@ -160,7 +160,8 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: s
         code = _object_of(engine) if supported() else None
         loaded = None if code is None else load_object(code, symbol_address)
     except (OSError, ObjectError) as error:  # no room for it
-        _log.warning("machine code is not cached: %s", error)
+        uncached = "" if name is None else ", and their machine code is not cached"
+        _log.warning("%d kernels keep LLVM's engine in memory%s: %s", len(kernels), uncached, error)
         code = loaded = None
     if loaded is None:
         _engines.append(engine)

@@ -14,7 +14,7 @@ def load_code(engine: str, code: bytes) -> EngineCode:
         EngineUnavailable: the engine's package is not installed.
         RuntimeError: the engine refuses the program.
     """
-    require(engine)
+    require(engine, writes=False)
     kind = _kind(engine)
     if cache.directory() is None:
         return kind.compile(code)

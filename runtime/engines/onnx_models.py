@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
+from .packages import require
+
 #: bytes that a file of protocol buffers can hold
 _MOST_BYTES = 2_000_000_000
 
@@ -14,8 +16,10 @@ def with_values(code: bytes, values: Mapping[int, torch.Tensor]) -> bytes:
     """A model with tensors for some of its inputs, by their numbers.
 
     Raises:
+        EngineUnavailable: onnx is not installed.
         RuntimeError: they are too large for one file.
     """
+    require("onnx")
     # start-up: loaded when a program of an engine's is
     import onnx
     from onnx import numpy_helper

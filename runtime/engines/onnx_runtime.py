@@ -5,10 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from .base import InPlaceCode
 from .packages import require
+
+#: places of results that are kept in ONNX Runtime's form: results of a graph take turns in a few buffers
+_KEPT = 16
 
 
 class OnnxRuntimeCode(InPlaceCode):
@@ -19,6 +23,8 @@ class OnnxRuntimeCode(InPlaceCode):
         self._session, self._binding = session, session.io_binding()
         self._inputs = [i.name for i in session.get_inputs()]
         self._outputs = [o.name for o in session.get_outputs()]
+        # by the number of a result, its address and shape
+        self._places: dict[tuple[int, int, torch.Size], Any] = {}
 
     @classmethod
     def compile(cls, code: bytes) -> OnnxRuntimeCode:
@@ -29,7 +35,7 @@ class OnnxRuntimeCode(InPlaceCode):
             EngineUnavailable: onnxruntime is not installed.
             RuntimeError: ONNX Runtime refuses the model.
         """
-        require("onnxruntime")
+        require("onnxruntime", writes=False)
         # start-up: loaded when a program of its is
         import onnxruntime
 
@@ -58,8 +64,13 @@ class OnnxRuntimeCode(InPlaceCode):
         if x is None:
             self._binding.bind_output(name, "cpu")
         else:
-            shape = tuple(x.shape)
-            self._binding.bind_output(name, "cpu", 0, _numpy(x.dtype), shape, _address(x))
+            key = n, _address(x), x.shape
+            place = self._places.get(key)
+            if place is None:
+                if len(self._places) >= _KEPT:
+                    self._places.clear()
+                place = self._places[key] = _value(x)
+            self._binding.bind_ortvalue_output(name, place)
 
     def infer(self) -> None:
         self._session.run_with_iobinding(self._binding)
@@ -74,6 +85,24 @@ _NOTHING = torch.empty(1)
 
 def _address(x: torch.Tensor) -> int:
     return x.data_ptr() or _NOTHING.data_ptr()
+
+
+class _Memory:
+    """The memory of a tensor, for NumPy, without a reference to it."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        dtype = _numpy(x.dtype)
+        self.__array_interface__ = {
+            "data": (_address(x), False), "shape": tuple(x.shape), "typestr": dtype.str, "version": 3,
+        }  # fmt: skip
+
+
+def _value(x: torch.Tensor) -> Any:
+    """A dense tensor's memory as ONNX Runtime's; who binds it holds the tensor."""
+    # start-up: loaded when a program of its is
+    from onnxruntime import OrtValue
+
+    return OrtValue.ortvalue_from_numpy(np.asarray(_Memory(x)))
 
 
 @cache

@@ -154,9 +154,9 @@ def _attention(call: Callable[[Builder, Op], None]) -> Callable[[Builder, Op], N
 _CONTRACTIONS: Mapping[str, _Contraction] = {
     "matmul": halves.matmul_in_pieces,
     "packed_product": packed.product,
-    "convolution": halves.widening(_convolution, halves.HALVES),
-    "convolution_input_grad": halves.widening(_convolution, halves.HALVES),
-    "convolution_weight_grad": halves.widening(_convolution, halves.HALVES),
+    "convolution": halves.widening(_convolution),
+    "convolution_input_grad": halves.widening(_convolution),
+    "convolution_weight_grad": halves.widening(_convolution),
 }
 
 _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {

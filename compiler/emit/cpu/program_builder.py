@@ -8,10 +8,10 @@ from typing import Any
 
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.canonical import canonical
-from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
-from gflow.compiler.kernel.movement import shifted
+from gflow.compiler.kernel.description import Kernel
+from gflow.compiler.kernel.movement import shifted, zeros
 from gflow.compiler.kernel.selection.choice import Choice, Way
-from gflow.compiler.kernel.selection.cpu.loops import loops_from, runs, way_of_loops
+from gflow.compiler.kernel.selection.cpu.loops import loops_from, runs
 from gflow.dialects.extents import Piece
 from gflow.dialects.mlir import func
 from gflow.dialects.program import KernelStep, Place
@@ -55,7 +55,8 @@ class Builder(Placement):
         label: str,
         first: int = 0,
         part: Piece | None = None,
-        way: Way | None = None,
+        *,
+        way: Way,
     ) -> None:
         """Add a step that runs kernel `k`.
 
@@ -65,7 +66,7 @@ class Builder(Placement):
             label: for messages and profiles.
             first: the first position along its first dimension.
             part: the chunk of its first dimension that it computes; None: all of it.
-            way: its loop nest; None: the model's choice (conversions of half precision, zeros).
+            way: its loop nest.
 
         Raises:
             CannotLower: the kernel accesses element types without kernels, or cannot run with the chosen loop nest.
@@ -75,7 +76,6 @@ class Builder(Placement):
         if any(access.dtype in NO_KERNELS for access in (*k.loads, *k.stores)):
             raise CannotLower(f"there are no kernels on complex numbers or float8: {label}")
         k = canonical(k)
-        way = way or way_of_loops(k)
         p = plan_of(k, loops_from(way, k))
         name = self.kernel(k, p)
         scratch = Place("arena", 0, self.arena)
@@ -102,14 +102,26 @@ class Builder(Placement):
         )
 
     def ways(self, count: int) -> tuple[Way, ...]:
-        """The loop nests of an op's `count` kernels, without those of copies of operands.
+        """The loop nests of an op's `count` kernels, without those of copies, conversions and zeros.
 
         Raises:
             CannotLower: the op's choice has another number of them.
         """
-        then = self.choice.then[len(self.choice.copies) :]
-        self.choice.check(len(then) == count, f"needs {count} entries in `then`")
+        before = self.choice.before_epilogue
+        then = self.choice.then[before:]
+        right = len(self.choice.then) == before + count
+        self.choice.check(right, f"needs {before + count} entries in `then`")
         return then
+
+    def way(self, number: int) -> Way:
+        """Entry `number` of the choice's `then`.
+
+        Raises:
+            CannotLower: there is none.
+        """
+        then = self.choice.then
+        self.choice.check(number < len(then), f"needs more than {number} entries in `then`")
+        return then[number]
 
     def kernel(self, k: Kernel, p: Plan) -> str:
         """The name of the kernel's function; kernels of equal structure share it."""
@@ -127,18 +139,14 @@ class Builder(Placement):
         """The name of the function that calls the BLAS for `dtype`."""
         return gemm.add_function(self, dtype)
 
-    def fill(
-        self,
-        value: float | int | bool,
-        target: Place,
-        ty: TensorType,
-        strides: Sequence[int],
-        label: str,
-    ) -> None:
-        """Add a step that writes `value` to a whole tensor. strides: in elements."""
-        nodes = [Node("const", ty.dtype, attrs={"value": value})]
-        k = Kernel(ty.shape, frozenset(), nodes, [], [], [Access(0, ty.dtype, tuple(strides), 0)])
-        self.launch(simplify(k), [], [target], label)
+    def zero(self, target: Place, ty: TensorType, strides: tuple[int, ...], label: str) -> None:
+        """Add a step that writes zeros to a whole tensor. strides: in elements.
+
+        Raises:
+            CannotLower: the op's choice has no loop nest for it.
+        """
+        way = self.way(self.choice.before_epilogue - 1)
+        self.launch(zeros(ty, strides), [], [target], label, way=way)
 
 
 def _stem(k: Kernel, p: Plan) -> str:

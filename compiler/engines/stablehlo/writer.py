@@ -8,11 +8,10 @@ import numpy as np
 
 from gflow.dialects.constants import as_resource, element_bytes
 from gflow.dialects.mlir import ir
-from gflow.dialects.types import FLOATS, UNSIGNED, TensorType, type_of
+from gflow.dialects.types import FLOATS, HALVES, UNSIGNED, TensorType, type_of
 
 #: StableHLO's comparison direction, by the dialect's predicate
 DIRECTIONS = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
-HALVES = ("f16", "bf16")
 
 
 def numbers(values: Sequence[int]) -> str:

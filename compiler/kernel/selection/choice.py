@@ -114,6 +114,7 @@ class Choice(Way):
     persistent: int = 0
     split_k: int = 1
     copies: tuple[str, ...] = ()
+    widened: tuple[int, ...] = ()
     then: tuple[Way, ...] = ()
     library: str = ""
     tuned: str = ""
@@ -127,6 +128,11 @@ class Choice(Way):
         )  # fmt: skip
         before = len(self.copies)
         return (*self.then[:before], own, *self.then[before:]) if self.warps else self.then
+
+    @property
+    def before_epilogue(self) -> int:
+        """The entries of `then` on a CPU that are before those of an epilogue: of copies, conversions and zeros."""
+        return len(self.copies) + len(self.widened) + (self.kind == "zero")
 
     def with_ways(self, ways: Sequence[Way]) -> Choice:
         """The choice with other parameters for its launches, in the order of `ways`; the tile of a product is kept."""
@@ -223,7 +229,7 @@ def _values(given: ir.DictAttr) -> dict[str, Any]:
     return {entry.name: from_mlir(KERNEL_FIELDS[entry.name], entry.attr) for entry in given}
 
 
-_ROWS = ("rows", "into", "then", "tuned")
+_ROWS = ("rows", "into", "widened", "then", "tuned")
 _SHARED = ("threads", "from_size")
 _BLOCKED = ("tile", "block", "batch", *_SHARED, *_ROWS)
 
@@ -234,7 +240,7 @@ CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "blas": _ROWS,
     "pytorch": _ROWS,
     "zero": _ROWS,
-    "depthwise": ("copies", "into", *_SHARED, "then"),
+    "depthwise": ("copies", "into", "widened", *_SHARED, "then"),
     "panels": _BLOCKED,
     "rows": _BLOCKED,
     "packed": ("tile", "block", "into", *_SHARED, "then"),

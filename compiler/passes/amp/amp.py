@@ -36,7 +36,7 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import VerifyError
 from gflow.dialects.ops import OPS
 from gflow.dialects.records import record
-from gflow.dialects.types import TensorType
+from gflow.dialects.types import HALVES, TensorType
 
 from ..base import Pass
 from .decide import VIEWS, Decisions, decide
@@ -57,7 +57,7 @@ def run(function: func.FuncOp, options: Options) -> None:
     Raises:
         PassError: the option `dtype` is neither f16 nor bf16.
     """
-    if options.dtype not in ("f16", "bf16"):
+    if options.dtype not in HALVES:
         raise PassError(f"dtype must be f16 or bf16, found {options.dtype!r}", function.operation)
     body = read_live_body(function)
     decisions = decide(function, body, options.dtype)

@@ -16,10 +16,12 @@ After: each collective is placed where it starts. `gflow-split-collectives` plac
 
 Times come from the simulator: lower bounds for `device`, and the model of `network`. A computed value is sent as soon
 as it is ready, and its result is read as late as other work remains. A parameter is gathered ahead of its first reader
-by the time that the gather takes. The last few weight gradients may be delayed, so that computation remains while the
-last collectives run. The pass tries orders that delay more or fewer of them, and takes the fastest whose peak of live
-bytes exceeds that of the original order by at most the share `growth`. If there is none, the order stays. Only
-collectives that gflow inserted move (those with `gflow.gradient`). Collectives of the author keep their order.
+by the time that the gather takes. The last few weight gradients may be delayed, and updates that no collective reads
+run when nothing else can, so that computation remains while the last collectives run. The pass tries orders that delay
+more or fewer of the gradients, and takes the fastest whose peak of live bytes exceeds that of the original order by at
+most the share `growth`. If there is none, it tries orders in which updates are not delayed; if there is none again, the
+order stays. Only collectives that gflow inserted move (those with `gflow.gradient`). Collectives of the author keep
+their order.
 """
 
 from __future__ import annotations
@@ -131,13 +133,16 @@ def _best(
         if i in contractions:
             products.setdefault(by, []).append(i)
     last = sorted(products)[::-1]
-    for count in range(min(_LATE, len(last)) + 1):
-        late = frozenset(i for by in last[:count] for i in products[by])
-        order, took = schedule(streams, late)
-        if took < least:
-            body = reordered(lives.body, order)
-            if lives_in(body, lives.at, lives.place, lives.takes_over).lower_bound <= most:
-                best, least = order, took
+    for updates in (streams.updates, frozenset[int]()):
+        for count in range(min(_LATE, len(last)) + 1):
+            late = updates.union(i for by in last[:count] for i in products[by])
+            order, took = schedule(streams, late)
+            if took < least:
+                body = reordered(lives.body, order)
+                if lives_in(body, lives.at, lives.place, lives.takes_over).lower_bound <= most:
+                    best, least = order, took
+        if best is not program:
+            break
     return best
 
 

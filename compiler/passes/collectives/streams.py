@@ -129,6 +129,20 @@ class Streams:
                 )
         return [i for i, k in enumerate(kept) if k]
 
+    @cached_property
+    def updates(self) -> frozenset[int]:
+        """The ops that depend on a reduction of gradients, and on which no collective depends."""
+        brought, sent = [False] * len(self.seconds), [False] * len(self.seconds)
+        order = self._topological()
+        for i in order:
+            brought[i] = any(
+                brought[p] or (p in self.sending and p not in self.gathers)
+                for p in self.found.before[i]
+            )
+        for i in reversed(order):
+            sent[i] = any(u in self.sending or sent[u] for u in self.found.after[i])
+        return frozenset(i for i in order if brought[i] and not sent[i] and i not in self.sending)
+
 
 def schedule(streams: Streams, late: Set[int] = frozenset()) -> tuple[list[int], float]:
     """An order, and the seconds that it takes.

@@ -18,15 +18,13 @@ from gflow.compiler.ir.ssa import Body, Op
 from gflow.dialects.attributes import read
 from gflow.dialects.constants import is_splat
 from gflow.dialects.ops import OPS
-from gflow.dialects.types import without_ones
+from gflow.dialects.types import HALVES, without_ones
 
 Kind = Literal["elementwise", "reduce", "free", "other"]
 
 #: for each dimension of a value, the dimension of an index space it runs along; -1 where it
 #: runs along none (its size is 1)
 DimMap = tuple[int, ...]
-
-_HALVES = ("f16", "bf16")
 
 
 class Dataflow:
@@ -70,7 +68,7 @@ class Dataflow:
                 outside.update(o.operands)
             elif o.name == "convert" and not read:
                 source, target = (body.types[v].dtype for v in (o.operands[0], o.results[0]))
-                if source in _HALVES and target in ("f32", "f64"):
+                if source in HALVES and target in ("f32", "f64"):
                     self.kind[o.index] = "free"
 
     def _classify(self, o: Op) -> Kind:
@@ -100,9 +98,7 @@ class Dataflow:
         """Whether a value was rounded to half precision."""
         p = self.body.producer[value]
         return (
-            p >= 0
-            and self.body.ops[p].name == "convert"
-            and self.body.types[value].dtype in _HALVES
+            p >= 0 and self.body.ops[p].name == "convert" and self.body.types[value].dtype in HALVES
         )
 
     def own_space(self, o: Op) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ from math import prod
 from gflow.compiler.ir.ssa import read_body
 from gflow.compiler.ir.views import VIEW_OPS, argument_strides
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.types import TensorType, row_major_strides
+from gflow.dialects.types import HALVES, TensorType, row_major_strides
 
 from ..base import NoOptions, Pass
 from ..simplify.rewriter import Node, Rewriter
@@ -59,7 +59,6 @@ _MAX_DEPTH = 12
 
 RULES, _NARROW = Rules(), Rules()
 
-_HALVES = ("f16", "bf16")
 #: the most ops between halves and what is computed from them
 _DEEP = 4
 
@@ -278,7 +277,7 @@ class _Narrower(Rewriter):
             return False
         if node.name == "broadcast":
             return self._of_rows(node)
-        if node.name == "convert" and self.type(node.operands[0]).dtype in _HALVES:
+        if node.name == "convert" and self.type(node.operands[0]).dtype in HALVES:
             leaves.add(node.operands[0])
             return self._is_dense(node.operands[0])
         return node.name in ELEMENTWISE and all(
@@ -307,7 +306,7 @@ class _Narrower(Rewriter):
             rows = self.build("reshape", node.operands, {"shape": shape[:-1]})
             dims = tuple(range(len(shape) - 1))
             return self.build("broadcast", [rows], {"shape": shape, "dims": dims})
-        if node.name == "convert" and self.type(node.operands[0]).dtype in _HALVES:
+        if node.name == "convert" and self.type(node.operands[0]).dtype in HALVES:
             operands = [self.build("reshape", node.operands, {"shape": shape})]
         else:
             operands = [self._moved(x, shape) for x in node.operands]

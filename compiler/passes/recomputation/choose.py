@@ -14,6 +14,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,8 +110,10 @@ class _Impossible(Exception):
 class _Search:
     """The state of the search: the decisions so far, and the expected live bytes at each op."""
 
-    def __init__(self, problem: Problem, limit: int) -> None:
+    def __init__(self, problem: Problem, limit: int, allowed: float, negligible: int) -> None:
         self.problem, self.limit = problem, limit
+        self.allowed, self.negligible = allowed, negligible
+        self.spent = 0.0
         self.ends: Ends = {}
         self.gaps: dict[int, tuple[int, int]] = {}
         self.extra: dict[
@@ -126,11 +129,12 @@ class _Search:
     def look(self, result: Replay) -> None:
         """Start from the result of a replay."""
         if not self.gaps:
-            self.least = result.peak // _NEGLIGIBLE
+            self.least = result.peak // self.negligible
             for v, size in enumerate(self.problem.size):
                 if size > self.least and (gap := _gap(self.problem, v)) is not None:
                     self.gaps[v] = gap
         self.last, self.again, self.live = dict(result.last), dict(result.again), result.live.copy()
+        self.spent = result.seconds
         self._count()
 
     def _count(self) -> None:
@@ -298,6 +302,7 @@ class _Search:
     # -- the search
 
     def take(self, step: _Step) -> None:
+        self.spent += step.seconds
         self.ends.update(step.ends)
         self.again.update(step.again)
         self.last.update(step.last)
@@ -314,7 +319,8 @@ class _Search:
         self._count()
 
     def grow(self, candidates: Iterable[int]) -> bool:
-        """Choose values until the expected live bytes fit; returns whether any was chosen."""
+        """Choose values until the expected live bytes fit, or the allowed time is spent; returns whether any was
+        chosen."""
         heap: list[tuple[float, int]] = []
         for v in candidates:
             step = self.price(v)
@@ -330,6 +336,8 @@ class _Search:
             price = step.price
             if heap and price > heap[0][0] * _CLOSE:
                 heapq.heappush(heap, (price, v))
+                continue
+            if self.spent + step.seconds > self.allowed:
                 continue
             self.take(step)
             taken = True
@@ -355,24 +363,32 @@ def _gap(problem: Problem, value: int, extra: Sequence[int] = ()) -> tuple[int, 
     return (start, start + length) if length >= _SHORTEST_GAP else None
 
 
-def choose(problem: Problem, limit: int) -> Choice:
+def choose(
+    problem: Problem, limit: int, allowed: float = inf, negligible: int = _NEGLIGIBLE
+) -> Choice:
     """The values to recompute so that at most `limit` bytes are live at any op.
 
     If the search does not reach the limit, the result is the choice with the lowest peak that it found.
+
+    Args:
+        problem: the data of the function.
+        limit: bytes.
+        allowed: the most time that the recomputations may take, in seconds.
+        negligible: values that are smaller than the peak divided by this factor are kept.
     """
     best = Choice({}, replay(problem, {}))
     if best.result.peak <= limit:
         return best
-    search = _Search(problem, limit)
+    search = _Search(problem, limit, allowed, negligible)
     search.look(best.result)
     for _ in range(_ROUNDS):
         if not search.grow(list(search.gaps)):
             break
         found = _replay(search)
-        if found.result.peak < best.result.peak:
+        if found.result.peak < best.result.peak and found.result.seconds <= allowed:
             best = found
         if found.result.peak <= limit:
-            return _keep_again(problem, limit, found)
+            return keep_again(problem, limit, found)
         search.look(found.result)
     return best
 
@@ -389,7 +405,7 @@ def _replay(search: _Search) -> Choice:
             search.blocked.add(v)
 
 
-def _keep_again(problem: Problem, limit: int, found: Choice) -> Choice:
+def keep_again(problem: Problem, limit: int, found: Choice) -> Choice:
     """Keep values again where there is room, those with the most expensive recomputation first."""
     room = limit - found.result.live
     seconds: dict[int, float] = {}

@@ -1,4 +1,5 @@
-"""Recompute values where they are needed, instead of keeping them, until memory fits a budget.
+"""Recompute values where they are needed, instead of keeping them, until memory fits a budget or a share of the time is
+spent.
 
 Before, where `%h` is live across the other products, whose results have 16 KiB each:
 
@@ -27,9 +28,13 @@ A greedy search (`compiler/passes/recomputation/choose.py`) chooses values by th
 roofline of `device`, to the bytes freed where the budget is exceeded. Random numbers are reproduced exactly. Calls into
 PyTorch that draw random numbers are not repeated, and neither are ops whose operands have been overwritten.
 
+Without a budget, `slowdown` limits the time instead: the pass searches for the fewest live bytes whose recomputations
+take at most this share of the predicted time of the function. Much of this is cheap: the result and the derivative of
+an activation function, for example, are recomputed from its operand, so that one value is kept in place of two.
+
 The function gets `gflow.rematerialized`: the number of recomputed ops, the additional seconds that the roofline
-predicts, and the arena without and with recomputation. If the budget cannot be met, the error states the smallest
-budget that can.
+predicts, and the arena (with `slowdown`, the most live bytes) without and with recomputation. If the budget cannot be
+met, the error states the smallest budget that can.
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import Any
 
+from gflow.compiler.ir.cost import cost_of, seconds
 from gflow.compiler.ir.errors import BudgetError, PassError
 from gflow.compiler.ir.ssa import read_body
 from gflow.compiler.memory.analyses import analyses_kept
@@ -47,8 +53,9 @@ from gflow.dialects.records import record
 from ..base import Pass
 from ..collectives import split_collectives
 from ..memory import materialize, plan_memory, repeat_copies, select_kernels
-from .choose import Choice, choose
+from .choose import Choice, choose, keep_again
 from .problem import Problem, read_problem
+from .replay import replay
 from .rewrite import rewrite
 
 
@@ -69,6 +76,16 @@ class RematerializeOptions:
         default="",
         metadata={"doc": "the target whose kernels' scratch counts as memory: cpu, cuda:90"},
     )
+    slowdown: float = field(
+        default=0.0,
+        metadata={
+            "doc": "without a budget: the most time to add, as a share of the function's predicted time"
+        },
+    )
+    worth: int = field(
+        default=1 << 20,
+        metadata={"doc": "with `slowdown`: the fewest live bytes of a function that is searched"},
+    )
 
 
 #: the attempts with lower limits, since buffers do not pack into the arena without gaps
@@ -76,6 +93,12 @@ _ATTEMPTS = 6
 
 #: steps of the bisection for the smallest budget
 _BISECTIONS = 8
+
+#: without a budget, recomputation ends at this share of the live bytes
+_LEAST = 0.5
+
+#: without a budget, values that are smaller than the peak divided by this factor are not worth a kernel
+_WORTH = 256
 
 
 def run(function: func.FuncOp, options: RematerializeOptions) -> None:
@@ -87,9 +110,11 @@ def run(function: func.FuncOp, options: RematerializeOptions) -> None:
     """
     if options.device not in DEVICES:
         raise PassError(f"no device '{options.device}'; there are {', '.join(DEVICES)}")
-    if options.budget < 0 or not 0 <= options.fraction <= 1:
-        raise PassError("budget must be a number of bytes, fraction between 0 and 1")
+    if options.budget < 0 or not 0 <= options.fraction <= 1 or not 0 <= options.slowdown <= 1:
+        raise PassError("budget must be a number of bytes, fraction and slowdown between 0 and 1")
     if not options.budget and not options.fraction:
+        if options.slowdown:
+            _spend(function, options)
         return
     before = _arena(function, options.scratch)
     budget = options.budget or int(options.fraction * before)
@@ -109,6 +134,20 @@ def run(function: func.FuncOp, options: RematerializeOptions) -> None:
     choice, after = found
     rewrite(problem, choice.result)
     _report(function, choice, budget, before, after)
+
+
+def _spend(function: func.FuncOp, options: RematerializeOptions) -> None:
+    """Recompute values for at most the share `slowdown` of the function's predicted time."""
+    problem = read_problem(function, options.device)
+    if sum(problem.size) < options.worth or (before := replay(problem, {}).peak) < options.worth:
+        return
+    device = DEVICES[options.device]
+    allowed = options.slowdown * sum(seconds(cost_of(o.op), device) for o in problem.body.ops)
+    choice = choose(problem, int(before * _LEAST), allowed, _WORTH)
+    if choice.ends:
+        choice = keep_again(problem, choice.result.peak, choice)
+        rewrite(problem, choice.result)
+        _report(function, choice, 0, before, choice.result.peak)
 
 
 def _fit(
@@ -181,12 +220,12 @@ def _report(
 ) -> None:
     i64 = ir.IntegerType.get_signless(64)
     runs = 0 if choice is None else len(choice.result.runs)
-    seconds = 0.0 if choice is None else choice.result.seconds
+    added = 0.0 if choice is None else choice.result.seconds
     numbers = {"budget": budget, "arena_before": before, "arena_after": after, "ops": runs}
     function.operation.attributes["gflow.rematerialized"] = ir.DictAttr.get(
         {
             **{name: ir.IntegerAttr.get(i64, n) for name, n in numbers.items()},
-            "seconds": ir.FloatAttr.get(ir.F64Type.get(), seconds),
+            "seconds": ir.FloatAttr.get(ir.F64Type.get(), added),
         }
     )
 

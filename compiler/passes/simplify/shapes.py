@@ -5,6 +5,8 @@ In the one-line descriptions x, y, p are values and c, d are constants (splats).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gflow.compiler.ir.unit_reshape import unit_reshape
 from gflow.dialects.mlir import ir
 
@@ -26,6 +28,45 @@ def reshape_twice(n: Node, b: Rewriter) -> ir.Value | None:
     """reshape(reshape(x)) → reshape(x)"""
     inner = b.node(n.operands[0], "reshape")
     return None if inner is None else b.build("reshape", [inner.operands[0]], n.attrs)
+
+
+@RULES.add("reshape", on=("transpose",))
+def reshape_transpose_reshape(n: Node, b: Rewriter) -> ir.Value | None:
+    """reshape(transpose(reshape(x))) → transpose(reshape(x)) or reshape(transpose(x))"""
+    # the first where the outer reshape splits dimensions, the second where the inner one merges some
+    moved = b.node(n.operands[0], "transpose")
+    inner = None if moved is None else b.node(moved.operands[0], "reshape")
+    if moved is None or inner is None:
+        return None
+    permutation, x = moved.attrs["permutation"], inner.operands[0]
+    fine = _parts(n.type.shape, moved.type.shape)
+    if fine is not None:
+        source: list[Sequence[int]] = [()] * len(permutation)
+        for part, d in zip(fine, permutation):
+            source[d] = part
+        parts = [p for part in source for p in part]
+        split = b.build("reshape", [x], {"shape": tuple(n.type.shape[p] for p in parts)})
+        order = sorted(range(len(parts)), key=parts.__getitem__)
+        return b.build("transpose", [split], {"permutation": tuple(order)})
+    merged = _parts(b.type(x).shape, inner.type.shape)
+    if merged is None:
+        return None
+    order = [d for p in permutation for d in merged[p]]
+    apart = b.build("transpose", [x], {"permutation": tuple(order)})
+    return b.build("reshape", [apart], {"shape": n.type.shape})
+
+
+def _parts(fine: Sequence[int], coarse: Sequence[int]) -> list[range] | None:
+    """The consecutive dimensions of `fine` that make up each of `coarse`; None where one of `fine` is in two."""
+    found, at = [], 0
+    for size in coarse:
+        begin, product = at, 1
+        while at < len(fine) and (product < size or fine[at] == 1):
+            product, at = product * fine[at], at + 1
+        if product != size:
+            return None
+        found.append(range(begin, at))
+    return found if at == len(fine) else None
 
 
 @RULES.add("reshape", "transpose", "slice", on=("broadcast",))

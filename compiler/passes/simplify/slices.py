@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from gflow.dialects.mlir import ir
+from gflow.dialects.types import INTEGERS, TensorType
 
 from .rewriter import Node, Rewriter
 from .rules import Rules
@@ -103,6 +104,51 @@ def pad_nothing(n: Node, b: Rewriter) -> ir.Value | None:
     return b.constant(c, n.type)
 
 
+@RULES.add("add", on=("pad",))
+def add_of_pads(n: Node, b: Rewriter) -> ir.Value | None:
+    """pad(x, 0) + pad(y, 0) → concatenate(x + 0, y + 0) where y begins at the end of x (gradients of slices)"""
+    pads = sorted(
+        (found for x in n.operands if (found := _padded(x, b)) is not None),
+        key=lambda pad: pad[1:],
+    )
+    if len(pads) < 2:
+        return None
+    (x, dim, start), (y, other, between) = pads
+    sizes = [b.type(v).shape[dim] for v in (x, y)]
+    if other != dim or between != start + sizes[0]:
+        return None
+    parts = [part for v in (x, y) for part in _plus_zero(v, dim, b)]
+    joined = b.build("concatenate", parts, {"dim": dim})
+    low, high = [0] * n.type.rank, [0] * n.type.rank
+    low[dim], high[dim] = start, n.type.shape[dim] - start - sum(sizes)
+    around = b.constant(0 if n.type.dtype in INTEGERS else 0.0, TensorType((), n.type.dtype))
+    return b.build("pad", [joined, around], {"low": tuple(low), "high": tuple(high)})
+
+
+def _padded(value: ir.Value, b: Rewriter) -> tuple[ir.Value, int, int] | None:
+    """What a value is in zeros along one dimension: the inner value, the dimension, and where it begins."""
+    pad = b.node(value, "pad")
+    if pad is None or repr(b.splat(pad.operands[1])) not in ("0", "0.0"):
+        return None
+    low, high = pad.attrs["low"], pad.attrs["high"]
+    dims = [d for d in range(pad.type.rank) if low[d] or high[d]]
+    if len(dims) != 1 or min(*low, *high) < 0:
+        return None
+    return pad.operands[0], dims[0], low[dims[0]]
+
+
+def _plus_zero(x: ir.Value, dim: int, b: Rewriter) -> list[ir.Value]:
+    """x + 0, which is x but for -0; in parts along `dim` where x is a concatenation."""
+    node, kind = b.node(x), b.type(x)
+    if node is not None and node.name == "concatenate" and node.attrs["dim"] == dim:
+        return [part for v in node.operands for part in _plus_zero(v, dim, b)]
+    if kind.dtype in INTEGERS:
+        return [x]
+    if node is not None and node.name == "add" and repr(b.splat(node.operands[1])) == "0.0":
+        return [x]
+    return [b.build("add", [x, b.constant(0.0, kind)])]
+
+
 @RULES.add("concatenate")
 def concatenate_less(n: Node, b: Rewriter) -> ir.Value | None:
     """concatenate(x) → x; operands without elements are dropped"""
@@ -146,6 +192,17 @@ def concatenate_slices(n: Node, b: Rewriter) -> ir.Value | None:
     limits = list(first.attrs["limits"])
     limits[dim] = last.attrs["limits"][dim]
     return b.build("slice", [first.operands[0]], {**first.attrs, "limits": tuple(limits)})
+
+
+@RULES.add("transpose", on=("concatenate",))
+def transpose_of_concatenate(n: Node, b: Rewriter) -> ir.Value | None:
+    """transpose(concatenate(x, y)) → concatenate(transpose(x), transpose(y))"""
+    inner = b.node(n.operands[0], "concatenate")
+    if inner is None:
+        return None
+    permutation = n.attrs["permutation"]
+    parts = [b.build("transpose", [x], {"permutation": permutation}) for x in inner.operands]
+    return b.build("concatenate", parts, {"dim": permutation.index(inner.attrs["dim"])})
 
 
 @RULES.add("reverse")

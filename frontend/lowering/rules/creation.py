@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gflow.dialects.extents import varies
+from gflow.dialects.types import HALVES
 
 from ..dtypes import Unsupported, is_float, mlir_dtype
 from ..emitter import Emitter, Value
@@ -128,7 +129,7 @@ def _made(em: Emitter, make: Callable[[torch.dtype], torch.Tensor]) -> Value | N
         return None
     found = make(want.dtype)
     dtype = mlir_dtype(want.dtype)
-    if dtype in ("f16", "bf16"):
+    if dtype in HALVES:
         return em.dense(found.float().numpy(), "f32").to(dtype)
     return em.dense(found.numpy(), dtype)
 
@@ -186,7 +187,7 @@ def linspace(em: Emitter, start: Any, end: Any, steps: int, **options: Any) -> V
         return made
     if steps <= 1:
         return em.full(start, (steps,), dtype)
-    if dtype in ("f16", "bf16"):
+    if dtype in HALVES:
         made = _made(em, lambda like: torch.linspace(start, end, steps, dtype=like))
         if made is not None:
             return made

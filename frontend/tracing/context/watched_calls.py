@@ -184,13 +184,32 @@ def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterato
         for names, key, value in places:
             saved.append((names, key, value))
             names[key] = stand_ins[id(value)]
-        with replaced((logging.Logger, "handle", here_only(emit, handle))):
+        printing = [*_streams(asked), (logging.Logger, "handle", here_only(emit, handle))]
+        with replaced(*printing):
             yield
     finally:
         try:
             put_back()
         finally:
             put_back()  # once more: an interrupt may have ended the first
+
+
+def _streams(
+    asked: Callable[[str, Kind, bool, FrameType], None],
+) -> Iterator[tuple[Any, str, Any]]:
+    """What `write` of the standard streams is replaced by, to tell of calls of it."""
+    streams = {"sys.__stdout__": sys.__stdout__, "sys.__stderr__": sys.__stderr__}
+    streams |= {"sys.stdout": sys.stdout, "sys.stderr": sys.stderr}
+    for name, stream in {id(s): (n, s) for n, s in streams.items() if s is not None}.values():
+        if not hasattr(stream, "__dict__"):
+            continue
+        original = stream.write
+
+        def write(*args: Any, of: str = f"{name}.write()", to: Any = original) -> Any:
+            asked(of, "output", False, sys._getframe(2))  # behind the wrapper for the thread
+            return to(*args)
+
+        yield stream, "write", here_only(original, write)
 
 
 def _is_asked_by_user(frame: FrameType | None, through: bool) -> bool:

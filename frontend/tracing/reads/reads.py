@@ -501,11 +501,13 @@ class Reads:
         self._class(kind, path)
 
     def _public(self, value: Any, path: str) -> None:
-        """Values and items that public attributes of a library's object hold."""
+        """Values and items that public attributes of a library's object hold, and what one of Python's own keeps in
+        a container of its own, as `contextlib.ExitStack` its callbacks."""
         own = getattr(value, "__dict__", None)
+        standard = module_of(type(value)).partition(".")[0] in sys.stdlib_module_names
         for name, part in list(own.items()) if self.closely and type(own) is dict else []:
             where = f"{path}.{name}"
-            if name.startswith("_"):
+            if name.startswith("_") and (not standard or "cache" in name or is_plain(part)):
                 continue
             if is_plain(part):
                 self._add("item", own, name, part, where)

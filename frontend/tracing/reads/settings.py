@@ -16,7 +16,14 @@ import os
 import random
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
-from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 import torch
@@ -239,6 +246,8 @@ def is_iterator(held: Any) -> bool:
     return isinstance(following, WrapperDescriptorType) and not hasattr(kind, "fileno")
 
 
+#: kinds of attributes that C code gives a class; a class of Python's with `__slots__`, too
+_ATTRIBUTES = (GetSetDescriptorType, MemberDescriptorType)
 #: modules whose objects of C code stay what they are, or are looked at in another way
 _LASTING = {
     "_abc", "_ctypes", "_struct", "builtins", "ctypes", "functools", "numpy", "operator", "re", "torch", "types",
@@ -253,21 +262,28 @@ def out_of_sight(held: Any, names: Collection[str]) -> str:
     kind: Any = type(held)
     if hasattr(kind, "fileno") and isinstance(kind, type):
         return f"a file or connection ({kind.__name__})"
-    if kind.__hash__ is object.__hash__ and not _methods_of(kind).isdisjoint(names):
+    if kind.__hash__ is object.__hash__ and not _in_c(kind).isdisjoint(names):
         return f"an object of {kind.__name__}"
     return ""
 
 
 @functools.lru_cache(maxsize=4096)
-def _methods_of(kind: type) -> frozenset[str]:
-    """Methods that are written in C, without those of lasting objects."""
-    return frozenset(
-        name
-        for base in kind.__mro__
-        if module_of(base).partition(".")[0] not in _LASTING
-        for name, part in vars(base).items()
-        if isinstance(part, MethodDescriptorType) and not name.startswith("__")
-    )
+def _in_c(kind: type) -> frozenset[str]:
+    """Methods that are written in C, without those of lasting objects; of Python's own classes attributes, too, and
+    the functions beside them, as `xml.etree.ElementTree.SubElement`."""
+    found: set[str] = set()
+    for base in kind.__mro__:
+        root = module_of(base).partition(".")[0]
+        if root in _LASTING:
+            continue
+        standard = root in sys.stdlib_module_names and "__slots__" not in vars(base)
+        parts = (MethodDescriptorType, *_ATTRIBUTES) if standard else MethodDescriptorType
+        own = {n for n, part in vars(base).items() if isinstance(part, parts) and n[:2] != "__"}
+        found |= own
+        if own and standard:
+            beside = vars(sys.modules.get(module_of(base), object))
+            found |= {n for n, part in beside.items() if isinstance(part, BuiltinFunctionType)}
+    return frozenset(found)
 
 
 def module_of(kind: type) -> str:

@@ -174,7 +174,7 @@ class _Forward(Attention):
 
         none = self.one.c(float("-inf"))
         (most,) = self.vectors(width, [m.c(float("-inf"))], score)
-        block = self(f"vector.reduction <maxnumf>, {most} : vector<16xf32> into f32")
+        block = self.greatest_lane(most)  # a NaN among the scores is never the largest
         at, total_at = (self.at(x, self.mul(row, ITEM)) for x in (self.greatest, self.totals))
         old = self.where(self.begins, none, self.number(at))
         new = self.one.at_least(block, old)
@@ -195,7 +195,7 @@ class _Forward(Attention):
             return [m.add(sums[0], x)]
 
         (sums,) = self.vectors(width, [m.c(0.0)], weigh)
-        factor = self.exponential(self.one.sub(old, low))
+        factor = self.exp(self.one.sub(old, low), self.one)
         before = self.where(self.begins, self.one.c(0.0), self.number(total_at))
         self.put(self.one.fma(before, factor, self.total(sums)), total_at)
         self.put(new, at)

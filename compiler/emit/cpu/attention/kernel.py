@@ -115,14 +115,18 @@ class Attention(Function):
         """Store a float32 at an address."""
         self.line(f"llvm.store {x}, {at} : f32, !llvm.ptr")
 
-    def exp(self, x: str) -> str:
-        """The exponential of a vector whose elements are at most 0 (up to rounding)."""
-        return exponential.exp_of_negative(self.m, x)
+    def exp(self, x: str, m: Arith | None = None) -> str:
+        """The exponential of a number that is at most 0 (up to rounding). m: of its type; of a vector without it."""
+        return exponential.exp_of_negative(m or self.m, x)
 
     def total(self, x: str) -> str:
         """The sum of a vector's lanes."""
         zero = self.const(0.0, "f32")
         return self(f"vector.reduction <add>, {x}, {zero} fastmath<reassoc> : {VECTOR} into f32")
+
+    def greatest_lane(self, x: str) -> str:
+        """The largest lane of a vector without NaN."""
+        return self(f"vector.reduction <maxnumf>, {x} fastmath<nnan> : {VECTOR} into f32")
 
     def first(self, count: str) -> str:
         """A mask of the first `count` lanes."""
@@ -281,7 +285,3 @@ class Attention(Function):
     def logarithm(self, x: str) -> str:
         """The logarithm of a float32."""
         return vmath.emit(self, "log", [x], "f32")
-
-    def exponential(self, x: str) -> str:
-        """The exponential of a float32."""
-        return vmath.emit(self, "exp", [x], "f32")

@@ -138,9 +138,10 @@ def add_backward(
         ("dy", "f", dy), ("y", "y", y), ("dq", "e", dq), ("dk", "g", dk), ("dv_", "h", dv),
     ):  # fmt: skip
         words |= _strided(name, tensor, letter)
+    weighing = blocks.weighing(max(d, values))
     words |= {
-        "by_keys": _tile(b, blocks.tile, (ITEM, blocks.across)),
-        "by_rows": _tile(b, blocks.tile, (blocks.across, ITEM), _ROWS), "wide": blocks.tile[1],
+        "by_keys": _tile(b, weighing, (ITEM, blocks.across)), "wide": weighing[1],
+        "by_rows": _tile(b, weighing, (blocks.across, ITEM), _ROWS),
         "q_panels": blocks.row_panels(d), "k_panels": blocks.key_panels(d),
         "dy_panels": blocks.row_panels(values), "v_panels": blocks.key_panels(values),
         "block": blocks.rows * blocks.across, "each": blocks.backward(d, values),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gflow.compiler.kernel.description import Node
-from gflow.dialects.types import FLOATS
+from gflow.dialects.types import FLOATS, HALVES
 
 from . import memory, philox, row_cache
 from . import scalars as sc
@@ -74,7 +74,7 @@ def _constant_word(w: Writer, i: int, node: Node) -> str:
         if reg == "f64":
             return raw
         number = w(f"arith.truncf {raw} : f64 to f32")
-        return sc.round_half(w, number, node.dtype, 0) if node.dtype in sc.HALVES else number
+        return sc.round_half(w, number, node.dtype, 0) if node.dtype in HALVES else number
     return raw if reg == "i64" else w(f"arith.trunci {raw} : i64 to {reg}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gflow.dialects.types import HALVES
+
 from . import vmath
 from .scalars import register_type, round_half, select, shaped
 from .ssa_text import Emitter
@@ -88,7 +90,7 @@ def _unit(e: Emitter, word: str, lanes: int) -> str:
 def _finish(e: Emitter, x: str, dtype: str, lanes: int) -> str:
     if dtype == "f64":
         return e(f"arith.extf {x} : {shaped('f32', lanes)} to {shaped('f64', lanes)}")
-    return round_half(e, x, dtype, lanes) if dtype in ("f16", "bf16") else x
+    return round_half(e, x, dtype, lanes) if dtype in HALVES else x
 
 
 def _normal(e: Emitter, words: list[str], lane: str, first: str, dtype: str, lanes: int) -> str:

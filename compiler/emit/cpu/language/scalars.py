@@ -10,12 +10,10 @@ from typing import Any
 
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import COMBINED_BY
-from gflow.dialects.types import FLOATS, INTEGERS
+from gflow.dialects.types import FLOATS, HALVES, INTEGERS
 
 from . import vmath
 from .ssa_text import Emitter
-
-HALVES = ("f16", "bf16")
 
 
 def register_dtype(dtype: str) -> str:

@@ -90,7 +90,7 @@ class Epilogue:
         after = self.made.after(k, self.copy_to and self.copy_to[1])
         for one, way in zip(after, self.b.ways(len(after))):
             if one is k:
-                self.b.launch(k, [*self.loads, raw], self.stores, self.label, step, part, way)
+                self.b.launch(k, [*self.loads, raw], self.stores, self.label, step, part, way=way)
             else:
                 assert self.copy_to is not None
                 self.b.launch(one, [raw], [self.copy_to[0]], self.label, way=way)

@@ -10,12 +10,10 @@ from contextlib import contextmanager
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
-from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
-from gflow.compiler.kernel.movement import shifted
-from gflow.compiler.kernel.selection.cpu.chooser import HALVES, widened_shapes
-from gflow.dialects.amp import amp_of
+from gflow.compiler.kernel.movement import converting, shifted
+from gflow.compiler.kernel.selection.cpu.chooser import widened_shapes
 from gflow.dialects.program import Place
-from gflow.dialects.types import TensorType, row_major_strides
+from gflow.dialects.types import HALVES, TensorType, row_major_strides
 
 from ..program_builder import Builder
 from .epilogue import Epilogue
@@ -24,21 +22,21 @@ from .matmul import OWN, matmul, product
 Contraction = Callable[[Builder, Op, Epilogue | None], None]
 
 
-def widening(steps: Contraction, dtypes: tuple[str, ...]) -> Contraction:
-    """A function that adds the steps of a contraction, widened to float32 for the element types `dtypes`.
+def widening(steps: Contraction) -> Contraction:
+    """A function that adds the steps of a contraction, widened to float32 if its choice says so.
 
     steps: adds the steps of the contraction in its own type.
     """
 
     def run(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
-        (r,) = o.results
-        ty = b.body.types[r]
-        if ty.dtype not in dtypes or ty.numel == 0:
+        if not b.choice.widened:
             steps(b, o, epilogue)
             return
         if epilogue is None:
             _widened(b, o, lambda: steps(b, o, None))
             return
+        (r,) = o.results
+        ty = b.body.types[r]
         with _scratch(b) as take:
             scratch = take(ty.nbytes) if epilogue.place is None else Place("arena", 0, b.arena)
             b.places[r] = epilogue.target(0, scratch)
@@ -49,12 +47,10 @@ def widening(steps: Contraction, dtypes: tuple[str, ...]) -> Contraction:
 
 
 def widening_call(steps: Callable[[Builder, Op], None]) -> Callable[[Builder, Op], None]:
-    """A function that adds the steps of an ATen call, widened to float32 for float16, which PyTorch computes slowly."""
+    """A function that adds the steps of an ATen call, widened to float32 if its choice says so."""
 
     def run(b: Builder, o: Op) -> None:
-        if amp_of(o.op).kind == "allow" and any(
-            b.body.types[v].dtype == "f16" for v in (*o.operands, *o.results)
-        ):
+        if b.choice.widened:
             _widened(b, o, lambda: steps(b, o))
         else:
             steps(b, o)
@@ -68,15 +64,10 @@ def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
     types, label = [b.body.types[v] for v in (x, y, z)], b.label(o)
     (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
     batched = types[2].numel != rows * columns
-    if (
-        types[2].dtype not in HALVES
-        or not types[2].numel
-        or not inner
-        or batched
-        or b.choice.kind not in ("blas", *OWN)
-    ):
-        widening(matmul, HALVES)(b, o, epilogue)
+    if b.choice.widened != (0, 1, 2) or batched or b.choice.kind not in ("blas", *OWN):
+        widening(matmul)(b, o, epilogue)
         return
+    _check_widened(b, o)
     strides = [b.strides(v)[-2:] for v in (x, y, z)]
     with _scratch(b) as take:
         if epilogue is None:
@@ -90,40 +81,55 @@ def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
         piece = wide[0].shape[0]
         at = [take(ty.nbytes) for ty in wide]
         whole = TensorType(wide[1].shape, types[1].dtype)
-        _convert(b, (b.place(y), whole, strides[1]), (at[1], wide[1], (columns, 1)), label)
+        _convert(b, 1, (b.place(y), whole, strides[1]), (at[1], wide[1], (columns, 1)), label)
         for first in range(0, rows, piece):
             count = min(piece, rows - first)
             a = TensorType((count, inner), types[0].dtype)
             c = TensorType((count, columns), types[2].dtype)
             a32, c32 = TensorType(a.shape, "f32"), TensorType(c.shape, "f32")
             source = shifted(b.place(x), first * strides[0][0], a)
-            _convert(b, (source, a, strides[0]), (at[0], a32, (inner, 1)), label)
+            _convert(b, 0, (source, a, strides[0]), (at[0], a32, (inner, 1)), label)
             dense = [(inner, 1), (columns, 1), (columns, 1)]
             product(b, at, [a32, wide[1], c32], dense, label)
             target = shifted(result, first * strides[2][0], c)
-            _convert(b, (at[2], c32, (columns, 1)), (target, c, strides[2]), label)
+            _convert(b, 2, (at[2], c32, (columns, 1)), (target, c, strides[2]), label)
         if epilogue is not None:
             epilogue.run(0, epilogue.rows, result)
+
+
+def _check_widened(b: Builder, o: Op) -> list[int]:
+    """The values that are widened.
+
+    Raises:
+        CannotLower: the choice widens other values than all half-precision ones.
+    """
+    every, numbers = (*o.operands, *o.results), b.choice.widened
+    given = dict.fromkeys(every[n] for n in numbers if 0 <= n < len(every))
+    halves = dict.fromkeys(v for v in every if b.body.types[v].dtype in HALVES)
+    b.choice.check(
+        given == halves, "must widen all operands and results in half precision, or none"
+    )
+    return list(given)
 
 
 def _widened(b: Builder, o: Op, run: Callable[[], None]) -> None:
     """Add the steps that `run` adds, with half-precision operands and results of `o` as float32 values in scratch."""
     types, label = b.body.types, b.label(o)
-    values = [v for v in dict.fromkeys((*o.operands, *o.results)) if types[v].dtype in HALVES]
+    values = _check_widened(b, o)
     saved = {v: (types[v], b.place(v), b.at[v], b.places.get(v)) for v in values}
     with _scratch(b) as take:
-        for v in values:
+        for n, v in enumerate(values):
             ty, place, layout, _ = saved[v]
             wide = TensorType(ty.shape, "f32")
             types[v], b.places[v] = wide, take(wide.nbytes)
             b.at[v] = Layout(v, 0, row_major_strides(ty.shape))
             if v not in o.results:
-                _convert(b, (place, ty, layout.strides), v, label)
+                _convert(b, n, (place, ty, layout.strides), _memory(b, v), label)
         run()
-        for v in o.results:
-            if v in saved:
+        for n, v in enumerate(values):
+            if v in o.results:
                 ty, place, layout, _ = saved[v]
-                _convert(b, v, (place, ty, layout.strides), label)
+                _convert(b, n, _memory(b, v), (place, ty, layout.strides), label)
     for v, (ty, _, layout, own) in saved.items():
         types[v], b.at[v] = ty, layout
         del b.places[v]
@@ -134,19 +140,15 @@ def _widened(b: Builder, o: Op, run: Callable[[], None]) -> None:
 Memory = tuple[Place, TensorType, tuple[int, ...]]
 
 
-def _convert(b: Builder, source: Memory | int, target: Memory | int, label: str) -> None:
-    """Add the step of a copy that converts the element type."""
-    (at, ty, own), (to, wanted, strides) = (
-        (b.place(x), b.body.types[x], b.strides(x)) if isinstance(x, int) else x
-        for x in (source, target)
-    )
-    nodes = [
-        Node("load", ty.dtype, slot=0),
-        Node("convert", wanted.dtype, (0,), {"dtype": wanted.dtype}),
-    ]
-    loads, stores = [Access(0, ty.dtype, own)], [Access(0, wanted.dtype, strides, 1)]
-    k = Kernel(ty.shape, frozenset(), nodes, loads, [], stores)
-    b.launch(simplify(k), [at], [to], label)
+def _memory(b: Builder, value: int) -> Memory:
+    return b.place(value), b.body.types[value], b.strides(value)
+
+
+def _convert(b: Builder, number: int, source: Memory, target: Memory, label: str) -> None:
+    """Add the step of a copy that converts the element type. number: of the conversion in the choice."""
+    (at, ty, own), (to, wanted, strides) = source, target
+    way = b.way(len(b.choice.copies) + number)
+    b.launch(converting(ty, own, wanted.dtype, strides), [at], [to], label, way=way)
 
 
 @contextmanager

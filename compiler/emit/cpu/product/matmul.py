@@ -127,10 +127,11 @@ def product(
         rows: the rows of A and C, if they are a chunk of a dynamic dimension.
     """
     out = types[2]
-    if types[0].shape[-1] == 0 and out.dtype not in NO_KERNELS:
-        b.fill(0, places[2], out, strides[2], label)
-        return
-    if b.choice.kind in OWN:
+    empty = types[0].shape[-1] == 0 and out.dtype not in NO_KERNELS
+    b.choice.check(empty == (b.choice.kind == "zero"), "is for another K")
+    if empty:
+        b.zero(places[2], out, strides[2], label)
+    elif b.choice.kind in OWN:
         _blocked(b, places, types, strides, label, rows)
     elif b.choice.kind == "blas":
         b.choice.check(

@@ -14,10 +14,9 @@ from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.constants import is_parameter, signed
 from gflow.compiler.kernel.description import Kernel, Node
 from gflow.dialects.program import Place
-from gflow.dialects.types import FLOATS
+from gflow.dialects.types import FLOATS, HALVES
 
 from .expressions import (
-    HALVES,
     elementwise,
     literal,
     register_dtype,

@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gflow.compiler.kernel.registers import HALVES, register_dtype
+from gflow.compiler.kernel.registers import register_dtype
 from gflow.dialects.ops import OPS
-from gflow.dialects.types import FLOATS
+from gflow.dialects.types import FLOATS, HALVES
 
 _TYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",

@@ -10,7 +10,7 @@ with costly functions, this decides whether they are bound by memory or by arith
 from __future__ import annotations
 
 from gflow.compiler.kernel.description import Kernel
-from gflow.compiler.kernel.registers import HALVES
+from gflow.dialects.types import HALVES
 
 #: ops whose result is about as exact as their operands
 _SMOOTH = frozenset(

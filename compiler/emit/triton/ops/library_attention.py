@@ -15,7 +15,7 @@ from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.attention import extras
 from gflow.dialects.program import AtenStep, TensorRef
-from gflow.dialects.types import TensorType
+from gflow.dialects.types import HALVES, TensorType
 
 from ..program_builder import Builder
 
@@ -34,7 +34,7 @@ def calls(b: Builder, o: Op) -> dict[str, AtenStep]:
     types = [b.body.types[v] for v in o.operands]
     q, k, v = types[first : first + 3]
     found = extras(types, 6 if first else 3)
-    halves = q.dtype in ("f16", "bf16") and q.shape[3] % 8 == 0 and q.shape[3] == v.shape[3]
+    halves = q.dtype in HALVES and q.shape[3] % 8 == 0 and q.shape[3] == v.shape[3]
     # with fewer rows than columns, libraries differ in the alignment of the causal mask
     square = not attrs["causal"] or q.shape[1] == k.shape[1]
     empty = any(ty.numel == 0 for ty in types)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gflow.compiler.kernel.description import Kernel, Node
-from gflow.compiler.kernel.registers import HALVES
-from gflow.dialects.types import FLOATS
+from gflow.dialects.types import FLOATS, HALVES
 
 from ..language.expressions import literal, rounded, triton_type
 from .writer import Writer, register

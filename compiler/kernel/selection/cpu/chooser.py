@@ -8,14 +8,21 @@ from dataclasses import field, replace
 from gflow.compiler.targets.processors import ANY, Processor
 from gflow.dialects.amp import amp_of
 from gflow.dialects.attributes import read
-from gflow.dialects.extents import Count, at_most, longest, varies
+from gflow.dialects.extents import Count, Piece, at_most, longest, varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import SHARD, START
 from gflow.dialects.ops.packed import strip_of
 from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.records import record
-from gflow.dialects.types import NO_KERNELS, TensorType, is_row_major, row_major_strides, type_of
+from gflow.dialects.types import (
+    HALVES,
+    NO_KERNELS,
+    TensorType,
+    is_row_major,
+    row_major_strides,
+    type_of,
+)
 
 from ....ir.contractions import CONTRACTIONS, root_of, root_operands
 from ....ir.errors import CannotLower
@@ -25,6 +32,7 @@ from ...blocks import ITEM, Problem
 from ...contest import Contest
 from ...convolution import ROLES, geometry, packed_geometry
 from ...description import Kernel, describe
+from ...movement import converting, zeros
 from ...tiles import tiles_of
 from ..choice import Choice, Way, blocked
 from .attention import NEEDED, attention_of
@@ -43,8 +51,6 @@ from .patches import (
 from .rows import MOST_PIECES, Rows, granule_of
 from .sharing import At, of_product, of_windows, sharing
 from .strips import strips_of
-
-HALVES = ("f16", "bf16")
 
 #: the fewest rows of a half-precision product that are widened at a time; each chunk packs B again
 _LEAST_ROWS = 128
@@ -103,7 +109,7 @@ class Chooser:
                 "there is no kernel here; switch recognition off: config.enable_attention_recognition(False)"
             )
         if o.name in _CALLS:
-            return Choice("pytorch", self._widened_call(o))
+            return self._call(o)
         if o.name in CHOOSERS:
             return CHOOSERS[o.name](o, self.lives.body, self.lives.at)
         return KERNEL if OTHERS[o.name] == "kernel" else PYTORCH
@@ -149,6 +155,8 @@ class Chooser:
             a, b, c = widened_shapes(types, piece)
             then, kernel = self._after(rows, copied)
             scratch = own + kernel + sum(_whole(w.nbytes) for w in (a, b, c))
+            pieces = [TensorType(w.shape, t.dtype) for w, t in zip((a, b, c), types)]
+            then = (*_conversions((0, 1, 2), pieces, [s[-2:] for s in strides], 2), *then)
             product = Problem(a.shape[0], b.shape[1], a.shape[1])
             cut = None
             if not any(map(varies, vars(product).values())):
@@ -156,9 +164,13 @@ class Chooser:
                 time = of_product(1, product.rows, product.columns, product.k)
                 cut = self._blocked("panels", contest, time)
             cut = cut or Choice("blas")
-            return replace(cut, scratch=cut.scratch + scratch, rows=piece, then=then)
+            return replace(
+                cut, scratch=cut.scratch + scratch, rows=piece, widened=(0, 1, 2), then=then
+            )
         if wide:  # the whole product is widened to float32; the epilogue runs after it
-            saved = _halves(values, types)
+            halves = _halves([*values, -1], types)
+            saved = sum(_up(4 * types[n].numel) for n in halves)
+            ways = _conversions(halves, types, strides, len(values))
             types = [_float(t) for t in types]
             strides = [
                 row_major_strides(t.shape) if t.dtype == "f32" else s
@@ -168,7 +180,9 @@ class Chooser:
             inner, _ = self._product(name, root, types, strides, None, False)
             then, kernel = self._after(rows, copied)
             scratch = own + max(saved + inner.scratch, kernel)
-            return replace(inner, scratch=scratch, then=(*inner.then, *then))
+            copies = len(inner.copies)
+            then = (*inner.then[:copies], *ways, *inner.then[copies:], *then)
+            return replace(inner, scratch=scratch, widened=halves, then=then)
         if name == "packed_product":
             inner, count = self._packed(root, types, rows, tiled), None
         else:
@@ -258,7 +272,8 @@ class Chooser:
         kind = kind_of_patches(g, types, strides, self.blas)
         if kind in ("pytorch", "zero"):
             own = _up(result.nbytes) if rows is not None and rows.floating else 0
-            return Choice(kind, own), None
+            zero = (way_of_loops(zeros(result, strides[2])),) if kind == "zero" else ()
+            return Choice(kind, own, then=zero), None
         given = (g, types[w], strides[w], result)
         taken = kind == "patches"
         made = patches_of(*given, None if tiled else rows, self.threads, own=taken)
@@ -332,7 +347,12 @@ class Chooser:
             if rows.floating:
                 scratch = _up((rows.rows if batched else longest(parts)) * rows.width * z.itemsize)
         if x.shape[-1] == 0 and z.dtype not in NO_KERNELS:
-            return Choice("zero", scratch, rows=length)
+            count = parts[0][1]
+            size = count.like if isinstance(count, Piece) else count
+            made = TensorType((*z.shape[:-2], size, z.shape[-1]), z.dtype)
+            return Choice(
+                "zero", scratch, rows=length, then=(way_of_loops(zeros(made, strides[2])),)
+            )
         kind = self._product_kind(z, strides)
         if kind == "blas" or not self.blas:
             if tiled:
@@ -401,17 +421,18 @@ class Chooser:
         (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
         return bool(inner) and types[2].numel == rows * columns and self.blas
 
-    def _widened_call(self, o: Op) -> int:
-        """Scratch bytes for float32 copies of the half-precision operands and results of an ATen call on float16.
-
-        PyTorch computes float16 slowly on CPUs. Ops whose AMP rule isn't "allow" are not widened.
-        """
-        types = self.lives.body.types
+    def _call(self, o: Op) -> Choice:
+        """The choice for an ATen call. Calls on float16 are widened to float32, since PyTorch computes float16 slowly
+        on CPUs; ops whose AMP rule isn't "allow" are not."""
         values = (*o.operands, *o.results)
-        if amp_of(o.op).kind != "allow" or not any(types[v].dtype == "f16" for v in values):
-            return 0
-        halves = [v for v in dict.fromkeys(values) if types[v].dtype in HALVES]
-        return sum(_up(4 * types[v].numel) for v in halves)
+        types = [self.lives.body.types[v] for v in values]
+        if amp_of(o.op).kind != "allow" or all(ty.dtype != "f16" for ty in types):
+            return PYTORCH
+        numbers = _halves(values, types)
+        strides = [self.lives.at[v].strides for v in values]
+        scratch = sum(_up(4 * types[n].numel) for n in numbers)
+        then = _conversions(numbers, types, strides, len(o.operands))
+        return Choice("pytorch", scratch, widened=numbers, then=then)
 
 
 def rows_at_a_time(types: Sequence[TensorType]) -> int:
@@ -434,13 +455,37 @@ def widened_shapes(types: Sequence[TensorType], piece: int) -> list[TensorType]:
     return [TensorType(s, "f32") for s in ((piece, inner), (inner, columns), (piece, columns))]
 
 
-def _halves(values: Sequence[int], types: Sequence[TensorType]) -> int:
-    """Bytes of float32 copies of a contraction's half-precision operands and result.
+def _halves(values: Sequence[int], types: Sequence[TensorType]) -> tuple[int, ...]:
+    """The positions of the half-precision values among `values`; of a value that stands there twice, the first."""
+    first: dict[int, int] = {}
+    for n, v in enumerate(values):
+        first.setdefault(v, n)
+    return tuple(n for n in first.values() if types[n].dtype in HALVES)
 
-    An operand that is used twice counts once. values: the numbers of the operands. types: of them, then of the result.
+
+def _conversions(
+    numbers: Sequence[int],
+    types: Sequence[TensorType],
+    strides: Sequence[tuple[int, ...]],
+    operands: int,
+) -> tuple[Way, ...]:
+    """The loops of conversions between half precision and row-major float32.
+
+    Args:
+        numbers: the positions of the converted values; from `operands` on they are results, converted from float32.
+        types, strides: of all values, in half precision.
+        operands: how many of them are operands.
     """
-    found = dict(zip([*values, -1], types))
-    return sum(_up(4 * ty.numel) for ty in found.values() if ty.dtype in HALVES)
+    found = []
+    for n in numbers:
+        ty, own = types[n], strides[n]
+        dense = row_major_strides(ty.shape)
+        if n < operands:
+            k = converting(ty, own, "f32", dense)
+        else:
+            k = converting(_float(ty), dense, ty.dtype, own)
+        found.append(way_of_loops(k))
+    return tuple(found)
 
 
 def _float(ty: TensorType) -> TensorType:

@@ -212,15 +212,53 @@ def _direct(
     torch._sync(getattr(t, "elem", t))
     if shares(t, concrete):
         raise Unwritable(shared_problem(func, t))
+    base = t._base
+    if base is not None and base.dtype == t.dtype and not may_overlap(base):
+        sliced = _as_slices(base, t)
+        if sliced is not None:
+            return sliced
     if len(sequence) == 1 and isinstance(sequence[0], _views.as_strided_ViewMeta):
         return t
-    base = t._base
     if base is None or may_overlap(base) or base.dtype != t.dtype or moved(base):
         raise Unwritable(
             f"{_name(func)} changes a part of an expanded tensor, or of windows that overlap, in place, as a view that "
             f"PyTorch has no base of that type for. {_ADVICE}"
         )
     return base.as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+def _as_slices(base: Tensor, t: Tensor) -> Tensor | None:
+    """The elements of `t` as slices of `base`, a way back that needs no strides; None, where there are none."""
+    offsets = base.storage_offset(), t.storage_offset()
+    if not all(
+        type(n) is int for n in (*base.shape, *base.stride(), *t.shape, *t.stride(), *offsets)
+    ):
+        return None
+    rest = offsets[1] - offsets[0]
+    free = sorted((d for d, n in enumerate(base.shape) if n > 1), key=base.stride, reverse=True)
+    starts = [0] * base.dim()
+    for d in free:
+        starts[d], rest = divmod(rest, max(base.stride(d), 1))
+    if rest or not all(0 <= start < n for start, n in zip(starts, base.shape)):
+        return None
+    index: list[int | slice] = list(starts)
+    order: list[int] = []
+    for n, stride in zip(t.shape, t.stride()):
+        if n == 1:
+            continue
+        for d in free:
+            step, odd = divmod(stride, max(base.stride(d), 1))
+            last = starts[d] + (n - 1) * step
+            if step > 0 and not odd and last < base.shape[d]:
+                break
+        else:
+            return None
+        free.remove(d)
+        order.append(d)
+        index[d] = slice(starts[d], last + 1, step)
+    part = base[tuple(index)].permute([sorted(order).index(d) for d in order])
+    part = part[tuple(None if n == 1 else slice(None) for n in t.shape)]
+    return part if part.shape == t.shape and part.storage_offset() == offsets[1] else None
 
 
 def unsafe_parts(name: str, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:

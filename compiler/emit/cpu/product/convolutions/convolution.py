@@ -70,10 +70,10 @@ def _zero(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
     if ty.numel == 0:
         return
     if epilogue is None:
-        b.fill(0, b.place(r), ty, b.strides(r), b.label(o))
+        b.zero(b.place(r), ty, b.strides(r), b.label(o))
         return
     target = epilogue.target(0, b.scratch(ty.nbytes, epilogue.place is None))
-    b.fill(0, target, ty, row_major_strides(ty.shape), b.label(o))
+    b.zero(target, ty, row_major_strides(ty.shape), b.label(o))
     epilogue.run(0, epilogue.rows, target)
 
 
@@ -236,10 +236,9 @@ class _Convolution:
 
     def _copy(self, source: Place, target: Place, strides: tuple[int, ...]) -> None:
         """Add the copy of the weight, or of its gradient. strides: of the weight."""
-        choice = self.b.choice
-        choice.check(choice.copies == ("weight",) and bool(choice.then), "copies no weight")
+        self.b.choice.check(self.b.choice.copies == ("weight",), "copies no weight")
         k = weight_copy(self.g, self.b.body.types[self.w_value], strides)
-        self.b.launch(k, [source], [target], self.label, way=choice.then[0])
+        self.b.launch(k, [source], [target], self.label, way=self.b.way(0))
 
     def rows(self) -> Place:
         """The address of the patches' scratch."""
