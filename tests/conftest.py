@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import sys
@@ -32,6 +33,10 @@ os.environ.setdefault("GFLOW_CACHE", "0")
 os.environ.setdefault("GFLOW_PROGRESS", "0")
 
 declare_torchvision_ops()
+
+# pytest adds handlers to each logger that does not propagate, and where this one has a handler, PyTorch writes a trace
+# of all that it compiles, as JSON.
+logging.getLogger("torch.__trace").propagate = True
 
 
 @pytest.hookimpl(tryfirst=True)

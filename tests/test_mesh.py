@@ -48,14 +48,24 @@ PLACED: dict[str, Placement] = {
 }
 
 
-@pytest.mark.skipif(
+needs_gloo = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
     reason="needs Gloo",
 )
+
+
+@needs_gloo
 def test_four_ranks(tmp_path: Path) -> None:
-    run_processes(mesh_ranks, tmp_path, 4, [c for c in mesh_ranks.CHECKS if c != "gone_on"])
+    others = ("gone_on", "zero_2")
+    run_processes(mesh_ranks, tmp_path, 4, [c for c in mesh_ranks.CHECKS if c not in others])
     (tmp_path / "store").unlink()
     run_processes(mesh_ranks, tmp_path, 2, ["gone_on"])
+
+
+@needs_gloo
+@pytest.mark.sweep  # `fully_sharded` clips with AdamW in each run, and the interpreter of ranks has stage 2
+def test_stage_2(tmp_path: Path) -> None:
+    run_processes(mesh_ranks, tmp_path, 4, ["zero_2"])
 
 
 def loss_of(model: nn.Module, x: Tensor, y: Tensor, clip: float) -> Tensor:
