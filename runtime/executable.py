@@ -40,6 +40,7 @@ from .distributed.agreement import agree
 from .distributed.groups import Groups
 from .distributed.pieces import any_held, gather, piece_of
 from .distributed.steps import CollectiveCall, InFlight, ShardCall, WaitCall
+from .engines.handed import handed_over
 from .engines.step import EngineCall, Model
 from .frames import Frame
 from .interrupts import HalfDone, held
@@ -111,6 +112,7 @@ class Executable:
         self._divided = [i for i, a in arguments if a.pieces is not None]
         self._wholes = [i for i, a in arguments if a.pieces is None]
         self._compiled: dict[int, Model] = {}  # by other engines, for all sizes
+        self._handed = handed_over(program)
         self._frames: OrderedDict[N, Frame] = OrderedDict()
         self._pooled: OrderedDict[N, Frame] = OrderedDict()  # those with result buffers
         self._bound = True  # what is written of addresses fits together
@@ -131,7 +133,8 @@ class Executable:
         elif isinstance(step, ShardStep):
             call = ShardCall(step, self._groups)
         elif isinstance(step, EngineStep):
-            call = EngineCall(step, n, self._compiled)
+            handed = [n for given, n in self._handed.values() if given is step]
+            call = EngineCall(step, n, self._compiled, handed)
         elif isinstance(step, AtenStep):
             call = AtenCall(step)
         else:
@@ -143,7 +146,7 @@ class Executable:
         if self.program.size is not None:
             check(self.program.size, n)
         host_step = partial(self._host_step, n)
-        frame = Frame(self.program, self._code.at(n), n, host_step, self.constants)
+        frame = Frame(self.program, self._code.at(n), n, host_step, self.constants, self._handed)
         if len(self._frames) >= _FRAMES:
             dropped, oldest = self._frames.popitem(last=False)
             self._pooled.pop(dropped, None)
@@ -248,6 +251,8 @@ class Executable:
                 if results is None:
                     results = self._bind(args)
                     self.run_steps()
+                if self._handed:
+                    self._take_handed(results)
                 if self.binding is not None:
                     results = self._finished(args, results)
                 self._bound = self.done = True
@@ -275,6 +280,7 @@ class Executable:
             at = [start + device.seconds(marks[0], mark) for mark in marks]
             ran = max(at[-1], start)
             self._checks.look()
+            self._take_handed(results)
             results = self._finished(args, results)
         done = max(time.perf_counter(), ran)
         spans = [("arguments", entered, bound), ("clock", bound, start), ("steps", start, ran)]
@@ -452,6 +458,14 @@ class Executable:
             value if r.alias is None else args[r.alias]
             for r, value in zip(self.program.results, results)
         ]
+
+    def _take_handed(self, results: list[torch.Tensor]) -> None:
+        """Put what engines have made in their own memory among the results."""
+        calls = {id(c.step): c for c in self._frame.moving + self._frame.staying}
+        for i, (step, n) in self._handed.items():
+            call = calls[id(step)]
+            assert isinstance(call, EngineCall)
+            results[i] = call.take(n)
 
     def _spans(self, bound: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[Span]:
         """All memory that steps may touch."""

@@ -6,7 +6,7 @@ known size evaluates no numbers: it only sets the addresses that differ from the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import prod
 from weakref import ref as weak
 
@@ -40,7 +40,9 @@ class Frame:
         n: N,
         host_step: Callable[[Step], HostStep],
         constants: Sequence[torch.Tensor],
+        handed: Collection[int] = (),
     ) -> None:
+        """handed: the results that need no buffer."""
         self.n, self._program, self._code, self._constants = n, program, code, constants
         self.moving: list[HostStep] = []
         self._uses: list[
@@ -65,7 +67,7 @@ class Frame:
         self._fresh = [
             (i, fixed(r.type.shape, n), DTYPES[r.type.dtype])
             for i, r in enumerate(program.results)
-            if r.alias is None
+            if r.alias is None and i not in handed
         ]
         self.result_bytes = sum(dtype.itemsize * prod(shape) for _, shape, dtype in self._fresh)
         self._numbers: dict[int, _Numbers] = {}  # of places of the program's, which stay

@@ -97,7 +97,11 @@ def test_training_as_a_whole_step(name: str) -> None:
     written = [r for r in call.step.outputs if r.place.space == "arg"]
     assert len(written) >= 3 * len(ours)  # parameters and two moments each, where they lie
     assert call.copies.operands == 0
-    assert call.copies.results == sum(r.type.nbytes for r in call.step.outputs)
+    loss = sum(r.type.nbytes for r in call.step.outputs if r.place.space == "result")
+    assert loss == 4  # it stays in XLA's memory
+    assert call.copies.results == sum(r.type.nbytes for r in call.step.outputs) - loss
+    (region,) = graphs[1].explain().engines
+    assert region.copied == region.written - loss == call.copies.results
 
 
 class Between(nn.Graph):
@@ -164,6 +168,41 @@ def test_saved_graph_runs(tmp_path: Path) -> None:
     want = float(graph(x, y))
     torch.manual_seed(3)
     assert float(loaded(x, y)) == pytest.approx(want, rel=1e-4)
+
+
+class Several(nn.Module):
+    """A result that another step reads, too, one twice, one that is an argument, a view, and an update."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+        self.register_buffer("total", torch.zeros(64, 64))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = torch.tanh(self.layer(x)) + 64 * torch.eye(64)
+        z = torch.exp(-(torch.linalg.inv(y) @ x).square())
+        self.total += z
+        return y, z, z, x, z.sum(), (z * 2)[:, :8], z > 0.5
+
+
+def test_results_stay_in_the_memory_of_xla() -> None:
+    """They belong to the caller: no call overwrites them, and no write to them changes a call."""
+    torch.manual_seed(0)
+    module, beside = Several(), Several()
+    beside.load_state_dict(module.state_dict())
+    graph, calls = Predict(module, "xla_jit"), []
+    with torch.no_grad():
+        for _ in range(6):
+            x = torch.randn(64, 64)
+            calls.append((graph(x), [r.clone() for r in beside(x)]))
+        for found, want in calls:
+            torch.testing.assert_close([*found], want, rtol=1e-4, atol=1e-4)
+        for found in calls[-1][0][:3]:
+            found.fill_(7)
+        torch.testing.assert_close([*graph(x)], [*beside(x)], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(module.total, beside.total, rtol=1e-4, atol=1e-4)
+    copied = sum(call.copies.results for call in calls_of(graph))
+    assert 0 < copied < sum(r.written for r in graph.explain().engines)
 
 
 def test_switching_off() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gflow.compiler.driver.pass_manager import Pipeline
 from gflow.compiler.driver.stages import run_to, stages_of
 from gflow.compiler.ir.locations import Source, source_of
-from gflow.compiler.ir.ssa import read_body
+from gflow.compiler.ir.ssa import aliases, read_body
 from gflow.compiler.memory.planned import label
 from gflow.compiler.reports.visual.page import byte_text
 from gflow.dialects.marks import STAYS
@@ -21,12 +21,14 @@ _SHOWN = 20
 @record
 class EngineRegion:
     """A part of the program that an engine runs: its ops, and the bytes that it reads and writes, at the largest size
-    where sizes vary. XLA gives results in memory of its own, so what it writes is copied once."""
+    where sizes vary. copied: those that are copied to their places, since XLA gives results in memory of its own; what
+    `build()` returns, and no other op reads, stays there."""
 
     engine: str
     ops: int
     read: int
     written: int
+    copied: int = 0
 
 
 @record
@@ -51,15 +53,23 @@ def partition_of(module: ir.Module, pipeline: str) -> tuple[list[EngineRegion], 
             if not isinstance(view, func.FuncOp):
                 continue
             body = read_body(view)
+            given = {
+                v
+                for v, alias in zip(body.returned, aliases(view, body))
+                if alias is None and not body.users[v] and body.returned.count(v) == 1
+            }
             for o in body.ops:
                 if o.name == ENGINE:
                     inner = list(o.op.regions[0].blocks[0].operations)
+                    engine = ir.StringAttr(o.op.attributes["engine"]).value
+                    copied = [v for v in o.results if engine == "xla" and v not in given]
                     regions.append(
                         EngineRegion(
-                            ir.StringAttr(o.op.attributes["engine"]).value,
+                            engine,
                             sum(op.operation.name != "gflow.constant" for op in inner) - 1,
                             sum(body.types[v].nbytes for v in o.operands),
                             sum(body.types[v].nbytes for v in o.results),
+                            sum(body.types[v].nbytes for v in copied),
                         )
                     )
                 elif STAYS in o.op.attributes:
@@ -78,7 +88,7 @@ def engines_text(regions: Sequence[EngineRegion], stayed: Sequence[Stayed]) -> s
     for r in regions:
         lines.append(
             f"By {r.engine}: {r.ops} ops as one step, which reads {byte_text(r.read)} in place and "
-            f"{'copies' if r.engine == 'xla' else 'writes in place'} {byte_text(r.written)} of results."
+            f"writes {byte_text(r.written)} of results, of which {byte_text(r.copied)} are copied."
         )
     if not regions:
         lines.append("By other engines: nothing.")

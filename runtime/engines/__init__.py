@@ -1,6 +1,7 @@
 """Other engines, which run parts of a program or all of it. Their packages are imported when they are switched on.
 
 base          the interface of an engine's compiled code
+handed        results that stay in an engine's memory
 load          compiles a program by an engine, or reads its code from the disk cache
 onnx_runtime  ONNX Runtime on the CPU
 onnx_models   ONNX models with values for some of their inputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -53,15 +53,18 @@ class Model:
 
 
 class EngineCall(HostStep):
-    """A region of an engine, ready to run. copies: what the latest run had to copy."""
+    """A region of an engine, ready to run. copies: what the latest run had to copy. handed: the outputs that stay in
+    the engine's memory, for `take`."""
 
     step: EngineStep
     _places: list[int]
     _frozen: list[torch.Tensor]
     _operands: list[torch.Tensor]
-    _results: list[torch.Tensor]
+    _results: list[torch.Tensor | None]
 
-    def __init__(self, step: EngineStep, n: N, compiled: dict[int, Model]) -> None:
+    def __init__(
+        self, step: EngineStep, n: N, compiled: dict[int, Model], handed: Collection[int] = ()
+    ) -> None:
         """n: the program's size. compiled: models of steps that are the same for all sizes, by the steps' ids."""
         self.step, self.label = step, step.label
         self.to_arguments = any(r.place.space == "arg" for r in step.outputs)
@@ -71,10 +74,13 @@ class EngineCall(HostStep):
         self._model = model
         left = [n for n in range(len(step.inputs)) if n not in step.frozen]
         self._left = [step.inputs[n] for n in left]
+        self._handed, self._given = frozenset(handed), dict[int, torch.Tensor]()
         # by place the operands and results of the engine's that are there
         self._at: dict[tuple[str, int], list[tuple[bool, int, TensorRef]]] = {}
         for written, refs in ((False, self._left), (True, step.outputs)):
             for n, ref in enumerate(refs):
+                if written and n in self._handed:
+                    continue
                 self._at.setdefault(ref.place[:2], []).append((written, n, ref))
         self._fixed = {step.inputs[n].place[:2] for n in step.frozen}
         self.unbind()
@@ -86,17 +92,25 @@ class EngineCall(HostStep):
 
     def refs(self) -> list[TensorRef]:
         frozen = [self.step.inputs[n] for n in self.step.frozen]
-        return [*frozen, *self._left, *self.step.outputs]
+        written = [r for n, r in enumerate(self.step.outputs) if n not in self._handed]
+        return [*frozen, *self._left, *written]
 
     def bound(self) -> list[torch.Tensor]:
-        return [*self._frozen, *self._operands, *self._results]
+        written = [x for x in self._results if x is not None]
+        return [*self._frozen, *self._operands, *written]
+
+    def take(self, n: int) -> torch.Tensor:
+        """Output `n` of the latest run, once: nothing else refers to its memory."""
+        return self._given.pop(n)
 
     def bind(self, locate: Locate, size: N = 0) -> None:
         self.unbind()
         self._frozen = [locate(self.step.inputs[n]) for n in self.step.frozen]
         self._places = addresses_of(self._frozen)
         self._operands = [locate(r) for r in self._left]
-        self._results = [locate(r) for r in self.step.outputs]
+        self._results = [
+            None if n in self._handed else locate(r) for n, r in enumerate(self.step.outputs)
+        ]
 
     def rebind(self, locate: Locate, moved: set[tuple[str, int]], size: N = 0) -> None:
         # memory of arguments that are written may come to lie in another operand's
@@ -105,13 +119,18 @@ class EngineCall(HostStep):
         code = self._model.code_of(self._user)
         for place in moved:
             for written, n, ref in self._at.get(place, ()):
-                x = (self._results if written else self._operands)[n] = locate(ref)
+                x = locate(ref)
+                if written:
+                    self._results[n] = x
+                else:
+                    self._operands[n] = x
                 if code is not None:
                     (code.result if written else code.operand)(n, x)
 
     def unbind(self) -> None:
         self._user = object()  # nobody knows it: memory is attached at the next run
         self._frozen, self._places, self._operands, self._results = [], [], [], []
+        self._given.clear()
 
     def run(self) -> None:
         self.writes = self.has_run = False
@@ -123,7 +142,8 @@ class EngineCall(HostStep):
                 self.writes = True
                 code.infer()
             else:
-                code.run(self._operands, self._results, self._begin_to_write)
+                made = code.run(self._operands, self._results, self._begin_to_write)
+                self._given.update((n, made[n]) for n in self._handed)
         except Exception as error:
             explain(error, where(self.step.label))
             raise

@@ -2,6 +2,7 @@
 
 XLA reads PyTorch's memory by DLPack, without a copy where it begins at a multiple of 16 bytes and is dense. Results
 lie in memory of XLA's own, so one with a place of its own is copied there: XLA takes no memory of others as donated.
+Results of the whole program have none (`handed`).
 """
 
 from __future__ import annotations

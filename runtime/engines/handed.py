@@ -1,0 +1,45 @@
+"""Results of a program that stay in the memory that an engine made them in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from gflow.dialects.program import EngineStep, Place, Program
+from gflow.dialects.types import row_major_strides
+
+#: engines that write no memory of others: what they give would be copied to its place
+_OWN_MEMORY = ("xla",)
+
+
+def handed_over(program: Program) -> Mapping[int, tuple[EngineStep, int]]:
+    """By the number of a result the step that gives it, and which output it is: of results that nothing but this step
+    accesses."""
+    steps = [s for s in program.steps if isinstance(s, EngineStep) and s.engine in _OWN_MEMORY]
+    if not steps:
+        return {}
+    uses = Counter(p.index for p in _places(program.steps) if p.space == "result")
+    found = {}
+    for step in steps:
+        for n, ref in enumerate(step.outputs):
+            space, index, offset = ref.place
+            if space != "result" or offset != 0 or uses[index] != 1:
+                continue
+            result = program.results[index]
+            whole = ref.type == result.type and ref.strides == row_major_strides(ref.type.shape)
+            if result.alias is None and whole:
+                found[index] = step, n
+    return found
+
+
+def _places(value: Any) -> Iterator[Place]:
+    if isinstance(value, Place):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _places(part)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _places(getattr(value, field.name))
