@@ -154,8 +154,7 @@ def _alone(name: str) -> str:
 def _simulate(
     found: dict[str, Any], ways: dict[str, Way], seconds: dict[str, list[float]], clock: str
 ) -> None:
-    """Add the simulated step of each graph, by what a clock has measured. Processor time has no bubble of a pipeline,
-    which waits."""
+    """Add the simulated step of each graph, by what a clock has measured. Processor time has no bubble."""
     # only here: measuring links alone needs no compiler
     from benchmarks.distributed import prediction
 
@@ -173,11 +172,14 @@ def _simulate(
         }  # fmt: skip
     for name, row in found["ways"].items():
         pipeline = name == "gflow-pipeline"
-        if WAYS[name][0] != "gflow" or (pipeline and clock == "processor"):
+        if WAYS[name][0] != "gflow":
             continue
         rates = factors[_alone(name)]
         answers = ways[name].ask(do="predict", factors=rates, network=numbers)
-        line = prediction.of_pipeline(answers, network) if pipeline else answers[0]
+        if pipeline and clock == "processor":
+            line = prediction.work_of_pipeline(answers, network)
+        else:
+            line = prediction.of_pipeline(answers, network) if pipeline else answers[0]
         row.setdefault("simulated", {})[clock] = line
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.distributed.stage_events import Stage, stage_events
-from gflow.compiler.distribution.network import Group, sent
+from gflow.compiler.distribution.network import Group, seconds, sent
 from gflow.compiler.distribution.pipeline import schedule
 from gflow.compiler.distribution.simulator import COMPUTE, Event, simulate
 from gflow.compiler.ir import cost
@@ -112,6 +112,17 @@ def of_pipeline(parts: Sequence[Any], network: Network) -> dict[str, float]:
     line = simulate(events)
     waiting = max(line.exposed(name) for name in events)
     return {"seconds": line.seconds, "waiting": waiting, "sent": max(line.sent.values())}
+
+
+def work_of_pipeline(parts: Sequence[Any], network: Network) -> dict[str, float]:
+    """The processor time of the rank of a pipeline that has most to do: as `of_pipeline`, without waits for the other
+    ranks. A message costs its sender and its receiver."""
+    count, between = parts[0]["count"], Group(2, 2)
+    messages = [2 * count * seconds("send", between, p["sent"], network) for p in parts[:-1]]
+    passing = [a + b for a, b in zip([0.0, *messages], [*messages, 0.0])]
+    computing = [count * sum(p["programs"].values()) + p["update"] for p in parts]
+    total, waiting = max((c + m, m) for c, m in zip(computing, passing))
+    return {"seconds": total, "waiting": waiting, "sent": count * max(p["sent"] for p in parts)}
 
 
 def _simulated(text: str, device: Device, network: Network) -> Any:
