@@ -9,8 +9,8 @@ compiled with `dynamic=True`.
 
 Peers take turns; times are medians of whole epochs or generations once each peer has compiled, `cpu` the processor
 time of the process, and ratios are medians of pairs beside eager. `compiled` is how many graphs TorchDynamo gave to the
-backend in the first epoch or generation, and `programs` how many programs gflow made of them. Results are compared
-with eager's.
+backend in two epochs or generations, and `programs` how many programs gflow made: of them in the first one, through
+`gflow.compile` in both. Results are compared with eager's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -59,28 +60,36 @@ class _Programs(logging.Handler):
         self.count += "is compiled for" in record.getMessage()
 
 
+@dataclass
+class Counts:
+    """graphs: how many TorchDynamo gave to a backend. function: what `gflow.compile` made."""
+
+    graphs: int = 0
+    function: Any = None
+
+
 def compiled(
-    function: Callable[..., Any], peer: str, counts: list[int], dynamic: bool | None = None
+    function: Callable[..., Any], peer: str, counts: Counts, dynamic: bool | None = None
 ) -> Callable[..., Any]:
-    """The function, or what a peer makes of it. counts: grows by one for each graph. dynamic: whether sizes vary
-    from the start."""
+    """The function, or what a peer makes of it. dynamic: whether sizes vary from the start."""
     if peer == "eager":
         return function
     if peer == "compile":
-        return gflow.compile(function)
+        counts.function = gflow.compile(function)
+        return counts.function  # type: ignore[no-any-return]
     # TorchDynamo's registry of backends is loaded by who needs it
     from torch._dynamo.backends.registry import lookup_backend
 
     backend = lookup_backend(peer)
 
     def counting(module: Any, inputs: Any, **kwargs: Any) -> Any:
-        counts.append(1)
+        counts.graphs += 1
         return backend(module, inputs, **kwargs)
 
     return torch.compile(function, backend=counting, dynamic=dynamic)
 
 
-def encoder(peer: str, counts: list[int], training: bool) -> Epoch:
+def encoder(peer: str, counts: Counts, training: bool) -> Epoch:
     """An epoch of a TransformerEncoder; its result tells of all steps."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
@@ -105,7 +114,7 @@ def encoder(peer: str, counts: list[int], training: bool) -> Epoch:
     return epoch
 
 
-def generate(peer: str, counts: list[int], cache: str, sample: bool) -> Epoch:
+def generate(peer: str, counts: Counts, cache: str, sample: bool) -> Epoch:
     """64 tokens of GPT-2."""
     declare_torchvision_ops()
     # the library is loaded by who measures it
@@ -130,7 +139,7 @@ def generate(peer: str, counts: list[int], cache: str, sample: bool) -> Epoch:
     return run
 
 
-ITEMS: dict[str, Callable[[str, list[int]], Epoch]] = {
+ITEMS: dict[str, Callable[[str, Counts], Epoch]] = {
     "encoder-training": lambda p, c: encoder(p, c, True),
     "encoder-inference": lambda p, c: encoder(p, c, False),
 } | {
@@ -152,19 +161,21 @@ def measure(name: str, peers: list[str], rounds: int) -> dict[str, Any]:
     epochs: dict[str, Epoch] = {}
     first: dict[str, torch.Tensor] = {}
     for peer in peers:
-        counts: list[int] = []
+        counts = Counts()
         programs.count = 0
         epochs[peer] = ITEMS[name](peer, counts)
         start = time.perf_counter()
         first[peer] = epochs[peer]()
         rows[peer] = {
             "first_s": time.perf_counter() - start,
-            "graphs": len(counts),
+            "graphs": counts.graphs,
             "programs": programs.count if peer == "gflow" else None,
             "error": (first[peer] - first["eager"]).abs().max().item(),
         }
         epochs[peer]()
-        rows[peer]["graphs_in_all"] = len(counts)
+        rows[peer]["graphs_in_all"] = counts.graphs
+        if counts.function is not None:
+            rows[peer]["programs"] = len(counts.function.explain_recompiles())
     log.removeHandler(programs)
     seconds: dict[str, list[tuple[float, float]]] = {p: [] for p in peers}
     for k in range(rounds):
