@@ -82,11 +82,6 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
                 for a in (*node.args, *node.kwargs.values())
             ]
             new.target = _unwritten(new.target, lies, trace)
-    for node in module.graph.nodes:
-        held = [storage_of(n.meta.get("example_value")) for n in node.all_input_nodes]
-        if node.op in calls and not by_strides.isdisjoint(held):
-            new, trace = copies[node], (node.meta.get("stack_trace") or "").strip()
-            new.op, new.target = "call_function", _laid_out(_as_function(new.target), trace)
     for node in outs:
         copies[node].target = _to_out(
             copies[node].target, (node.meta.get("stack_trace") or "").strip()
@@ -94,6 +89,11 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     for node in unsafe:
         new = copies[node]
         new.op, new.target, new.args = "call_function", unsafe_parts, (_name(node), *new.args)
+    for node in module.graph.nodes:
+        storages = [storage_of(n.meta.get("example_value")) for n in node.all_input_nodes]
+        if node.op in calls and not by_strides.isdisjoint(storages):
+            new, trace = copies[node], (node.meta.get("stack_trace") or "").strip()
+            new.op, new.target = "call_function", _laid_out(_as_function(new.target), trace)
     return torch.fx.GraphModule(module, graph)
 
 
@@ -206,7 +206,7 @@ def _laid_out(function: Callable[..., Any], trace: str) -> Callable[..., Any]:
     return laid_out
 
 
-def _lies(held: Any) -> tuple[tuple[int, ...], int]:
+def _lies(held: Any) -> tuple[Any, Any]:
     """Strides and storage_offset of what stands for a tensor after its updates."""
     torch._sync(held.elem)
     now = torch._from_functional_tensor(held.elem)

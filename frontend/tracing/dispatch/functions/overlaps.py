@@ -234,7 +234,7 @@ def _as_slices(base: Tensor, t: Tensor) -> Tensor | None:
         type(n) is int for n in (*base.shape, *base.stride(), *t.shape, *t.stride(), *offsets)
     ):
         return None
-    rest = offsets[1] - offsets[0]
+    rest = int(offsets[1]) - int(offsets[0])
     free = sorted(
         (d for d, n in enumerate(base.shape) if n > 1), key=lambda d: base.stride(d), reverse=True
     )
