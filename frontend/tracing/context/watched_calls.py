@@ -198,7 +198,7 @@ def _streams(
     asked: Callable[[str, Kind, bool, FrameType], None],
 ) -> Iterator[tuple[Any, str, Any]]:
     """What `write` of the standard streams is replaced by, to tell of calls of it."""
-    streams = {"sys.__stdout__": sys.__stdout__, "sys.__stderr__": sys.__stderr__}
+    streams: dict[str, Any] = {"sys.__stdout__": sys.__stdout__, "sys.__stderr__": sys.__stderr__}
     streams |= {"sys.stdout": sys.stdout, "sys.stderr": sys.stderr}
     for name, stream in {id(s): (n, s) for n, s in streams.items() if s is not None}.values():
         if not hasattr(stream, "__dict__"):
