@@ -85,6 +85,12 @@ KERNEL_FIELDS: dict[str, Attr] = {
         "CPU: the operands and, numbered after them, the results in half precision that are converted to and from "
         "float32 in scratch; of a fused op those of its contraction",
     ),
+    "patches": Attr(
+        "str",
+        "CPU convolutions by patches: whether patches (im2col) are stored in scratch, or the product gathers them from "
+        "the input as it packs; without it, the kernel is 1x1 and the input is the matrix",
+        choices=("stored", "gathered"),
+    ),
     "order": Attr(
         "i64[]",
         "CPU regions: the dimensions of the index space, outermost loop first: kept ones, then reduced ones, then the "
@@ -132,7 +138,8 @@ KERNEL_FIELDS: dict[str, Attr] = {
         "any",
         "the op's other launches, in order. GPU: block, warps, stages, pieces and precision of copies of operands, "
         "then of launches after the kernel; CPU: order, lanes, unroll, share, kept, threads and from_size of copies, "
-        "of conversions of `widened`, of zeros, and of an epilogue that runs on rows",
+        "of conversions of `widened`, of zeros or of stored patches (threads and from_size alone), and of an epilogue "
+        "that runs on rows",
     ),
     "precision": Attr(
         "str",

@@ -157,6 +157,20 @@ JOINED = """
     return %0 : tensor<8x40xf32>
   }"""  # noqa: E501
 
+HALVES = """
+func.func @halves(%x: tensor<6x40xbf16>, %w: tensor<40x24xbf16>) -> tensor<6x24xbf16> {
+  %0 = "gflow.matmul"(%x, %w) : (tensor<6x40xbf16>, tensor<40x24xbf16>) -> tensor<6x24xbf16>
+  return %0 : tensor<6x24xbf16>
+}
+"""
+
+CONVOLUTION = """
+func.func @convolution(%x: tensor<2x8x8x3xf32>, %w: tensor<16x3x3x3xf32>) -> tensor<2x6x6x16xf32> {
+  %0 = "gflow.convolution"(%x, %w) {stride = array<i64: 1, 1>, padding = array<i64: 0, 0>, dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C"} : (tensor<2x8x8x3xf32>, tensor<16x3x3x3xf32>) -> tensor<2x6x6x16xf32>
+  return %0 : tensor<2x6x6x16xf32>
+}
+"""  # noqa: E501
+
 QUANTIZED = """
   func.func @f(%x: tensor<3x64xf32>, %w: tensor<2x4096xi8>, %s: tensor<2x64xf32>, %v: tensor<f32>) -> tensor<3x96xf32> {
     %0 = "gflow.quantized_matmul"(%x, %w, %s, %v) {bits = 8 : i64, columns = 96 : i64, source = "w"} : (tensor<3x64xf32>, tensor<2x4096xi8>, tensor<2x64xf32>, tensor<f32>) -> tensor<3x96xf32>
@@ -204,6 +218,43 @@ def test_copies() -> None:
         torch.testing.assert_close(run(edit, x, y)[0], torch.cat([x, y]))
     with pytest.raises(CompileError, match="needs lanes of 8 or 16"):
         run(text.replace("lanes = 16", "lanes = 4", 1))
+
+
+def test_conversions_of_half_precision() -> None:
+    text = without_own_products(HALVES)
+    args = torch.randn(6, 40).bfloat16(), torch.randn(40, 24).bfloat16()
+    wanted = (args[0].float() @ args[1].float()).bfloat16()
+    for edit in (text, text.replace("lanes = 16", "lanes = 8")):
+        got, steps = run(edit, *args)
+        assert steps == 4
+        torch.testing.assert_close(got, wanted)
+    for old, new, message in (
+        (", widened = array<i64: 0, 1, 2>", "", "an element type that it has no product of"),
+        ("array<i64: 0, 1, 2>}", "array<i64: 0, 2>}", "must widen all operands and results"),
+    ):
+        assert old in text
+        with pytest.raises(CompileError, match=message):
+            run(text.replace(old, new), *args)
+    with pytest.raises(CompileError, match="needs more than 1 entries in `then`"):
+        run(
+            re.sub(
+                r", then = \[[^]]*\]", ", then = [{lanes = 16 : i64, order = array<i64: 0>}]", text
+            ),
+            *args,
+        )
+
+
+def test_patches() -> None:
+    text = without_own_products(CONVOLUTION)
+    assert 'patches = "stored"' in text
+    x, w = torch.randn(2, 8, 8, 3), torch.randn(16, 3, 3, 3)
+    wanted = torch.conv2d(x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+    for edit in (text, text.replace("then = [{}]", 'then = [{threads = "all"}]')):
+        torch.testing.assert_close(run(edit, x, w)[0], wanted, rtol=1e-4, atol=1e-4)
+    with pytest.raises(CompileError, match="gathers patches for a call of the BLAS"):
+        run(text.replace('"stored"', '"gathered"'), x, w)
+    with pytest.raises(CompileError, match="makes patches that the convolution does not have"):
+        run(text.replace('patches = "stored", ', ""), x, w)
 
 
 def test_tiles_of_quantized_products() -> None:

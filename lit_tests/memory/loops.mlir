@@ -55,7 +55,7 @@ func.func @updated(%x: tensor<8x4xf64>, %w: tensor<4x8xf64>, %p: tensor<8x8xf64>
 // PyTorch's order of a weight is not the one of patches: it is copied, in loops of its own, and patches of some positions
 // are made at a time.
 // CHECK-LABEL: func.func @weight(
-// CHECK:       gflow.kernel = {{.*}}copies = ["weight"]{{.*}}rows = {{[0-9]+}} : i64, {{.*}}then = [{lanes = 16 : i64, order = array<i64: {{[0-9, ]+}}>}]
+// CHECK:       gflow.kernel = {{.*}}copies = ["weight"]{{.*}}rows = {{[0-9]+}} : i64, {{.*}}then = [{lanes = 16 : i64, order = array<i64: {{[0-9, ]+}}>}, {{{.*}}}]
 func.func @weight(%x: tensor<32x58x58x16xf32>, %w: tensor<32x16x3x3xf32>) -> tensor<32x56x56x32xf32> {
   %t = "gflow.transpose"(%w) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<32x16x3x3xf32>) -> tensor<32x3x3x16xf32>
   %0 = "gflow.convolution"(%x, %t) {stride = array<i64: 1, 1>, padding = array<i64: 0, 0>, dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C"} : (tensor<32x58x58x16xf32>, tensor<32x3x3x16xf32>) -> tensor<32x56x56x32xf32>

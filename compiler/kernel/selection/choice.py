@@ -115,6 +115,7 @@ class Choice(Way):
     split_k: int = 1
     copies: tuple[str, ...] = ()
     widened: tuple[int, ...] = ()
+    patches: str = ""
     then: tuple[Way, ...] = ()
     library: str = ""
     tuned: str = ""
@@ -131,8 +132,10 @@ class Choice(Way):
 
     @property
     def before_epilogue(self) -> int:
-        """The entries of `then` on a CPU that are before those of an epilogue: of copies, conversions and zeros."""
-        return len(self.copies) + len(self.widened) + (self.kind == "zero")
+        """The entries of `then` on a CPU that are before those of an epilogue: of copies and conversions, then of zeros
+        or of stored patches."""
+        made = self.kind == "zero" or self.patches == "stored"
+        return len(self.copies) + len(self.widened) + made
 
     def with_ways(self, ways: Sequence[Way]) -> Choice:
         """The choice with other parameters for its launches, in the order of `ways`; the tile of a product is kept."""
@@ -244,7 +247,7 @@ CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "panels": _BLOCKED,
     "rows": _BLOCKED,
     "packed": ("tile", "block", "into", *_SHARED, "then"),
-    "patches": (*_BLOCKED, "copies"),
+    "patches": (*_BLOCKED, "copies", "patches"),
     "attention": ("tile", "block", "tuned"),
     "attention_rows": ("tile", "block", "tuned"),
 }

@@ -296,6 +296,11 @@ class Chooser:
         if made.copy:
             way = way_of_loops(weight_copy(g, types[w], strides[w]))
             found = replace(found, copies=("weight",), then=(way,))
+        if made.patches:
+            time = of_windows(rows_with(g, made.pieces[0][1]), g.taps, g.cg)
+            found = replace(found, patches="stored", then=(*found.then, Way(**sharing(time))))
+        elif made.gathered:
+            found = replace(found, patches="gathered")
         if not made.length or name == "convolution_weight_grad" or not (rows and rows.granule):
             return found, None
         return found, rows_with(g, made.pieces[0][1])

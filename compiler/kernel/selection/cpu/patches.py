@@ -99,7 +99,7 @@ def patches_of(
         threads: the number of threads.
         length: output positions of a chunk, 0 for all; None: chosen here.
         copied: whether the weight is copied; None: chosen here.
-        own: whether gflow's own product is used, which can gather patches as it packs them.
+        own: whether patches are gathered if they can be, since gflow's own product is used.
 
     Raises:
         CannotLower: the convolution does not support this length, or needs a copy of its weight.

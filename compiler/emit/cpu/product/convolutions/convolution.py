@@ -23,7 +23,6 @@ from gflow.compiler.kernel.selection.cpu.patches import (
     rows_with,
     weight_copy,
 )
-from gflow.compiler.kernel.selection.cpu.sharing import of_windows, shared_from
 from gflow.dialects.extents import Count, at_most, longest
 from gflow.dialects.program import KernelAddress, KernelStep, Place
 from gflow.dialects.types import row_major_strides
@@ -57,8 +56,11 @@ def native(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     if tiled and (b.choice.tile or kind == "depthwise"):
         rows = None  # the epilogue runs on tiles, and needs no complete rows
     given = b.choice.rows, "weight" in b.choice.copies
-    own_product = bool(b.choice.tile)
-    made = patches_of(g, types[w], strides[w], types[2], rows, b.threads, *given, own_product)
+    gathered = b.choice.patches == "gathered"
+    b.choice.check(not gathered or bool(b.choice.tile), "gathers patches for a call of the BLAS")
+    made = patches_of(g, types[w], strides[w], types[2], rows, b.threads, *given, gathered)
+    right = made.gathered == gathered and bool(made.patches) == (b.choice.patches == "stored")
+    b.choice.check(right, "makes patches that the convolution does not have")
     conv = _Convolution(b, o, g, (values[x], values[w], values[y]), made, epilogue)
     getattr(conv, "depthwise" if kind == "depthwise" else o.name)()
 
@@ -181,9 +183,7 @@ class _Convolution:
         if self.g.depthwise:
             parallel, from_size = self.b.choice.shared()
         else:
-            positions = words.get("count", self.g.positions)
-            assert not isinstance(positions, Place | KernelAddress)
-            parallel, from_size = shared_from(of_windows(positions, self.g.taps, self.g.cg))
+            parallel, from_size = self.b.way(self.b.choice.before_epilogue - 1).shared()
         self.b.steps.append(KernelStep(name, taken, parallel, self.label, from_size=from_size))
 
     def product(
