@@ -10,7 +10,7 @@ compiled with `dynamic=True`.
 Peers take turns; times are medians of whole epochs or generations once each peer has compiled, `cpu` the processor
 time of the process, and ratios are medians of pairs beside eager. `compiled` is how many graphs TorchDynamo gave to the
 backend in two epochs or generations, and `programs` how many programs gflow made: of them in the first one, through
-`gflow.compile` in both. Results are compared with eager's.
+`gflow.compile` in both, but for those of calls that TorchDynamo divides. Results are compared with eager's.
 """
 
 from __future__ import annotations

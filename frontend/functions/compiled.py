@@ -58,7 +58,8 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
             default is as in graphs (`config.enable_dynamic_shapes()`).
 
     The result has `explain_recompiles()`, which lists the reason of each compilation, as
-    `nn.Graph.explain_recompiles` does.
+    `nn.Graph.explain_recompiles` does. Calls that are split, or take an object that holds tensors (a model's cache),
+    are compiled through TorchDynamo and not listed; `TORCH_LOGS=recompiles` tells their reasons.
 
     Raises:
         GraphError: `target` is not callable, or an option is unknown.
