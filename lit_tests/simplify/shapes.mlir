@@ -226,12 +226,12 @@ func.func @gradients_of_slices(%x: tensor<2x4xf32>, %y: tensor<1x4xf32>, %z: ten
 }
 
 // CHECK-LABEL: func.func @transposed_concatenation(
-// CHECK-NEXT:   %[[v0:.+]] = "gflow.transpose"(%arg0) {permutation = array<i64: 1, 0>} : (tensor<2x4xf32>) -> tensor<4x2xf32>
-// CHECK-NEXT:   %[[v1:.+]] = "gflow.transpose"(%arg1) {permutation = array<i64: 1, 0>} : (tensor<3x4xf32>) -> tensor<4x3xf32>
-// CHECK-NEXT:   %[[v2:.+]] = "gflow.concatenate"(%[[v0]], %[[v1]]) {dim = 1 : i64, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<4x2xf32>, tensor<4x3xf32>) -> tensor<4x5xf32>
-// CHECK-NEXT:   return %[[v2]] : tensor<4x5xf32>
-func.func @transposed_concatenation(%x: tensor<2x4xf32>, %y: tensor<3x4xf32>) -> tensor<4x5xf32> {
-  %0 = "gflow.concatenate"(%x, %y) {dim = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<2x4xf32>, tensor<3x4xf32>) -> tensor<5x4xf32>
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.concatenate"(%arg0, %arg1) {dim = 1 : i64, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<4x2xf32>, tensor<4x3xf32>) -> tensor<4x5xf32>
+// CHECK-NEXT:   return %[[v0]] : tensor<4x5xf32>
+func.func @transposed_concatenation(%x: tensor<4x2xf32>, %y: tensor<4x3xf32>) -> tensor<4x5xf32> {
+  %a = "gflow.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<4x2xf32>) -> tensor<2x4xf32>
+  %b = "gflow.transpose"(%y) {permutation = array<i64: 1, 0>} : (tensor<4x3xf32>) -> tensor<3x4xf32>
+  %0 = "gflow.concatenate"(%a, %b) {dim = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<2x4xf32>, tensor<3x4xf32>) -> tensor<5x4xf32>
   %1 = "gflow.transpose"(%0) {permutation = array<i64: 1, 0>} : (tensor<5x4xf32>) -> tensor<4x5xf32>
   return %1 : tensor<4x5xf32>
 }

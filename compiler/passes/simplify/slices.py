@@ -196,13 +196,23 @@ def concatenate_slices(n: Node, b: Rewriter) -> ir.Value | None:
 
 @RULES.add("transpose", on=("concatenate",))
 def transpose_of_concatenate(n: Node, b: Rewriter) -> ir.Value | None:
-    """transpose(concatenate(x, y)) → concatenate(transpose(x), transpose(y))"""
+    """transpose(concatenate(x, y)) → concatenate(transpose(x), transpose(y)) where x and y are transposed"""
     inner = b.node(n.operands[0], "concatenate")
-    if inner is None:
+    if inner is None or not all(_is_transposed(x, b) for x in inner.operands):
         return None
     permutation = n.attrs["permutation"]
     parts = [b.build("transpose", [x], {"permutation": permutation}) for x in inner.operands]
     return b.build("concatenate", parts, {"dim": permutation.index(inner.attrs["dim"])})
+
+
+def _is_transposed(x: ir.Value, b: Rewriter) -> bool:
+    """Whether a value is transposed, perhaps reshaped or + 0 after that."""
+    node = b.node(x)
+    if node is not None and node.name == "add" and repr(b.splat(node.operands[1])) == "0.0":
+        node = b.node(node.operands[0])
+    if node is not None and node.name == "reshape":
+        node = b.node(node.operands[0])
+    return node is not None and node.name == "transpose"
 
 
 @RULES.add("reverse")

@@ -171,8 +171,10 @@ def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterato
         stand_ins[id(real)] = _Clock(
             real, lambda name: asked(name, "time", False, sys._getframe(2))
         )
-    places = [(vars(w.module), w.name, w.original) for w in found]
-    for names in {id(n): n for n in (vars(datetime), vars(io), *importers, *_own())}.values():
+    # a module may have a function by other names, too: `random` calls `os.urandom` by one of its own
+    holders = [*(vars(w.module) for w in found), vars(datetime), vars(io), *importers, *_own()]
+    places: list[tuple[dict[str, Any], str, Any]] = []
+    for names in {id(n): n for n in holders}.values():
         places += [(names, *entry) for entry in list(names.items()) if id(entry[1]) in stand_ins]
     saved: list[tuple[dict[str, Any], str, Any]] = []
 
