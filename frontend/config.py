@@ -273,7 +273,8 @@ class GraphConfig(OneFlowSwitches):
         A memory budget takes precedence.
 
         Args:
-            share: from 0 (no recomputation) to 1. The default is 0.02 on CPUs and 0 on GPUs and for engines.
+            share: from 0 (no recomputation) to 1. The default is 0.02 on CPUs, and 0 on GPUs, for engines and with
+                `enable_compress_memory(False)`.
 
         Raises:
             GraphError: `share` is not a number from 0 to 1.

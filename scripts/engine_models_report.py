@@ -6,15 +6,14 @@ python scripts/engine_models_report.py [--only TEXT] [--out FILE]
 
 from __future__ import annotations
 
-import argparse
 import sys
-import warnings
 from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
+from report_options import options_of  # noqa: E402
 from test_engine_models import MODELS, by_engine  # noqa: E402
 
 from gflow.runtime.engines.packages import available, version  # noqa: E402
@@ -52,13 +51,7 @@ def cell(name: str, engine: str) -> tuple[str, bool]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--only", default="", help="models whose name contains this")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "engine_models.md")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
+    options = options_of(__doc__, ROOT / "docs" / "engine_models.md")
     engines = {title: e for title, e in ENGINES.items() if available(e.removesuffix("_jit"))}
     lines, passed = [], []
     for name in MODELS:
@@ -68,6 +61,8 @@ def main() -> int:
         passed += [passes for _, passes in cells]
         lines.append(f"| {name} | {' | '.join(text for text, _ in cells)} |")
         print(lines[-1], flush=True)
+    if not passed:
+        sys.exit(f"no engine is installed, or no model's name contains {options.only!r}")
     libraries = ("torch", "transformers", "torchvision", "timm")
     versions = [f"{library} {metadata.version(library)}" for library in libraries]
     versions += [f"{title} {version(e.removesuffix('_jit'))}" for title, e in engines.items()]

@@ -6,18 +6,17 @@ python scripts/zoo_report.py [--only TEXT] [--out FILE]
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import sys
 import time
-import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
+from report_options import options_of  # noqa: E402
 from zoo import GROUPS, Case  # noqa: E402
 from zoo.harness import Verdict, check, ops  # noqa: E402
 from zoo.huggingface import CASES as HUGGING_FACE  # noqa: E402
@@ -127,13 +126,7 @@ def text(groups: dict[str, list[Row]], seconds: float) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--only", default="", help="models whose name contains this")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "model_coverage.md")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
+    options = options_of(__doc__, ROOT / "docs" / "model_coverage.md")
     groups = dict(GROUPS)
     if importlib.util.find_spec("transformers"):
         groups["transformers library"] = HUGGING_FACE

@@ -17,7 +17,7 @@ class PipelineOptions:
         memory_budget: the most bytes of the arena, met by recomputation; 0 for no limit.
         memory_fraction: the same as a share of the arena without recomputation, from 0 to 1.
         recomputation_time: without a budget, the share of the predicted time of a step that recomputation may add to
-            lower its memory, from 0 to 1. None: 0.02 for CPUs, 0 for GPUs and engines.
+            lower its memory, from 0 to 1. None: 0.02 for CPUs, 0 for GPUs, for engines and without `compress_memory`.
         straighten: the algorithm that orders ops, the `algorithm` option of `gflow-schedule`.
         compress_memory: reuse the memory of values that are no longer live.
         choose_best_allocation: try all allocation strategies and a local search, not only the three fastest strategies.
@@ -213,12 +213,13 @@ def _schedule(options: PipelineOptions, target: Target) -> str:
     return f"gflow-schedule{{algorithm={options.straighten}{more}}}"
 
 
-#: the share of a CPU step's time that recomputation may add; measured, it adds none of it: less memory is moved
+#: the share of a CPU step's predicted time that recomputation may add. Steps of seven models took 0.95 to 1.03 of their
+#: time without it, since less memory is moved
 _RECOMPUTATION_TIME = 0.02
 
 
 def _recomputation_time(options: PipelineOptions, target: Target) -> float:
-    """The share of the time that recomputation may add."""
+    """The share of a step's predicted time that recomputation may add."""
     if options.recomputation_time is not None:
         return options.recomputation_time
     plain = not target.gpu and not options.engine and not options.module_engines

@@ -304,7 +304,7 @@ def _counted(ops: list[Op], why: str) -> list[Recomputation]:
 
 
 def _budget(function: func.FuncOp) -> list[str]:
-    """What the search for a memory budget says it did."""
+    """What the search for values to recompute, under a memory budget or a share of the time, says it did."""
     attributes = function.operation.attributes
     if "gflow.rematerialized" not in attributes:
         return []

@@ -102,7 +102,7 @@ _WORTH = 256
 
 
 def run(function: func.FuncOp, options: RematerializeOptions) -> None:
-    """Recompute values of the function until its arena fits the budget.
+    """Recompute values of the function until its arena fits the budget or, without one, the allowed time is spent.
 
     Raises:
         PassError: an option is out of range, or names no device.
