@@ -97,8 +97,10 @@ def marked(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     return x
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
-@pytest.mark.parametrize("name", ["both", "empty"])
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [("both", "onnxruntime"), ("empty", "onnxruntime"), ("empty", "openvino"), ("both", "xla")],
+)
 def test_one_program_for_all_sizes(name: str, engine: str) -> None:
     check(name, engine)
 

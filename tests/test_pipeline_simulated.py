@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from fnmatch import fnmatch
 from functools import partial
@@ -277,8 +278,69 @@ def test_checkpointing(marked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch)
                 eager_step(reference, theirs, x, x.flip(1), 4, 0.05)
             same(again, reference, 1e-12)
         kept.append(made[0].kept)
+        weights = {p.shape.numel() for p in model.parameters() if p.dim() == 2}
+        passed = {math.prod(v.shape) for p in made[0].stages.parts for v in p.made.values()}
+        assert weights.isdisjoint(passed), "each part views its weights itself"
     rows, width, wide = 4, 6, 24
-    inner = 4 * 3 * rows * wide * 8
+    inner = 2 * 3 * rows * wide * 8  # of the two blocks of a stage
     assert kept[1] < kept[0] - inner, "what the inner calls make is computed again"
     if marked[0] == "[0-9]":  # blocks' inputs, and what batch norms make of their statistics
         assert kept[1] <= 3 * rows * width * 8 + (4 * 4 * width + 1) * 8
+
+
+class Turned(nn.Module):
+    """Gives views of what it computes: a transposed one, and a slice expanded."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.bias = nn.Linear(width, 2 * width), nn.Parameter(torch.ones(2 * width))
+        self.made: Callable[[Tensor], Tensor] = torch.t
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.first(x).tanh()
+        return self.made(y), y[:, :1].expand(-1, 3) + self.bias[:3]
+
+
+class Taking(nn.Module):
+    def __init__(self, width: int, read: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.second, self.read = nn.Linear(2 * width, width), read
+
+    def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
+        return self.second(self.read(x[0]) + x[1].sum())
+
+
+def in_stages(model: nn.Sequential) -> None:
+    for n, module in enumerate(model):
+        module.to(flow.nn.graph.GraphModule).set_stage(n)
+
+
+@pytest.mark.parametrize(
+    "read", [lambda y: y.t(), lambda y: y.t().reshape(2, -1, 12).flip(0).reshape(-1, 12)]
+)
+def test_views_of_values_of_other_stages(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Turned(6), Taking(6, read)).double()
+    eager = copy.deepcopy(model)
+    in_stages(model)
+    theirs, mine = sgd(eager.parameters()), sgd(model.parameters())
+    with simulated(2, monkeypatch):
+        train = Train(model, mine, 4)
+        for step in range(2):
+            x = torch.randn(16, 6, generator=torch.Generator().manual_seed(step)).double()
+            train(x, x.flip(1))
+            eager_step(eager, theirs, x, x.flip(1), 4)
+    same(model, eager, 1e-12)
+
+
+@pytest.mark.parametrize("made", [lambda y: y[:, 1:7], lambda y: y[:, 1:7].t()])
+def test_memory_of_values_of_other_stages_is_refused(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stages pass tensors in row-major order, in which `as_strided` would read other elements."""
+    model = nn.Sequential(Turned(6), Taking(6, lambda y: y.as_strided((4, 12), (12, 1), 0)))
+    model[0].made = made
+    in_stages(model)
+    x = torch.randn(16, 6)
+    with simulated(2, monkeypatch), pytest.raises(flow.GraphError, match=r"Call .contiguous\(\)"):
+        Train(model, sgd(model.parameters()), 4)(x, x)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import gc
 from typing import Any
 
 import pytest
 import torch
 from optimizer_harness import LIBRARIES, Case, Model, Train, cases, run, tolerance
+
+import gflow as flow
 
 #: those that choose in Python by their counters, wrap others, or keep state in unusual places
 BRANCHY = (
@@ -130,3 +133,24 @@ def test_layer_decay(by_hand: bool) -> None:
     for p, q in zip(model.parameters(), other.parameters()):
         torch.testing.assert_close(p, q, rtol=1e-10, atol=1e-12)
     assert len(graph._state.plans) == 1, "the rates change at each step"
+
+
+def test_layer_decay_by_a_scheduler_that_cannot_be_found() -> None:
+    """`gc.freeze()` hides a scheduler, of which the graph cannot know whether it multiplies by `lr_scale`."""
+    timm = pytest.importorskip("timm")
+    from timm.scheduler import CosineLRScheduler
+
+    model = Model()
+    groups = [{"params": [*model.parameters()], "lr_scale": 0.25}]
+    optimizer = timm.optim.create_optimizer_v2(groups, opt="adamw", lr=0.01)
+    schedule = CosineLRScheduler(optimizer, 20, warmup_t=3, t_in_epochs=False)
+    graph = Train(model, optimizer)
+    x, y = torch.randn(4, 2, 5, 5), torch.randn(4, 3)
+    gc.freeze()
+    try:
+        with pytest.raises(flow.GraphError, match=r"Call gc.unfreeze\(\)"):
+            graph(x, y)
+    finally:
+        gc.unfreeze()
+    graph(x, y)
+    assert schedule.optimizer is optimizer

@@ -7,8 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from gflow.dialects.program import EngineStep, Place, Program
+from gflow.dialects.extents import N
+from gflow.dialects.program import EngineStep, Place, Program, TensorRef
 from gflow.dialects.types import row_major_strides
+
+from ..sizes import fixed_ref
 
 #: engines that write no memory of others: what they give would be copied to its place
 _OWN_MEMORY = ("xla",)
@@ -21,6 +24,8 @@ def handed_over(program: Program) -> Mapping[int, tuple[EngineStep, int]]:
     if not steps:
         return {}
     uses = Counter(p.index for p in _places(program.steps) if p.space == "result")
+    size = program.size
+    sizes = (0,) if size is None else (size.lowest, size.greatest)
     found = {}
     for step in steps:
         for n, ref in enumerate(step.outputs):
@@ -28,10 +33,16 @@ def handed_over(program: Program) -> Mapping[int, tuple[EngineStep, int]]:
             if space != "result" or offset != 0 or uses[index] != 1:
                 continue
             result = program.results[index]
-            whole = ref.type == result.type and ref.strides == row_major_strides(ref.type.shape)
+            whole = ref.type == result.type and all(_is_dense(ref, n) for n in sizes)
             if result.alias is None and whole:
                 found[index] = step, n
     return found
+
+
+def _is_dense(ref: TensorRef, n: N) -> bool:
+    """Whether elements are row-major without gaps for a size of `n`."""
+    fixed = fixed_ref(ref, n)
+    return fixed.strides == row_major_strides(fixed.type.shape)
 
 
 def _places(value: Any) -> Iterator[Place]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
+from weakref import ref as weak
 
 import torch
 
@@ -41,6 +42,8 @@ class XlaCode(EngineCode):
         self._executable = executable
         client, _, self._jax = _client()
         (self._device,) = client.local_devices()[:1]
+        # by the number of an operand that is read in place: the tensor, and XLA's buffer of its memory
+        self._read: dict[int, tuple[weak[torch.Tensor], Any]] = {}
 
     @classmethod
     def compile(cls, code: bytes) -> XlaCode:
@@ -70,7 +73,7 @@ class XlaCode(EngineCode):
         on_write: Callable[[], None] = lambda: None,
     ) -> list[torch.Tensor]:
         copies = Copies()
-        buffers = [self._buffer(x, copies) for x in operands]
+        buffers = [self._buffer(n, x, copies) for n, x in enumerate(operands)]
         run = self._executable.execute_sharded(buffers)
         on_write()
         found = []
@@ -81,7 +84,19 @@ class XlaCode(EngineCode):
         self.copies = copies
         return found
 
-    def _buffer(self, x: torch.Tensor, copies: Copies) -> Any:
-        x = dense(x, copies, _ALIGNMENT)
-        capsule = torch.utils.dlpack.to_dlpack(x)
-        return self._jax.dlpack_managed_tensor_to_buffer(capsule, self._device, None)
+    def _buffer(self, n: int, x: torch.Tensor, copies: Copies) -> Any:
+        """Operand `n` as XLA's. A buffer of memory that is read in place is kept as long as the tensor lives."""
+        known = self._read.get(n)
+        if known is not None and known[0]() is x:
+            return known[1]
+        given = dense(x, copies, _ALIGNMENT)
+        capsule = torch.utils.dlpack.to_dlpack(given)
+        buffer = self._jax.dlpack_managed_tensor_to_buffer(capsule, self._device, None)
+        if given.data_ptr() == x.data_ptr():
+            self._read[n] = weak(x, partial(self._forget, n)), buffer
+        return buffer
+
+    def _forget(self, n: int, tensor: weak[torch.Tensor]) -> None:
+        """Drop the buffer of a tensor that is gone."""
+        if self._read.get(n, (None,))[0] is tensor:
+            del self._read[n]

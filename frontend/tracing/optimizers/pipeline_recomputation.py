@@ -1,4 +1,7 @@
-"""Activation checkpointing in a pipeline: what the backward of a stage computes again, rather than keep it.
+"""What a part of a pipeline computes again, rather than take it from another part: views, and marked activations.
+
+Views (a transposed weight, a reshaped activation) cost nothing where they are made, and a copy where they are kept or
+sent.
 
 Of a call of a marked module the rank keeps what later ops of the forward read, results of ops that draw random numbers
 or read what changes, and what the call reads. All else is computed again by the backward, from the same ops: they stay
@@ -7,6 +10,7 @@ marked, so that `gflow-checkpoint` puts each call's in front of the gradient tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -15,6 +19,9 @@ from ..data.trace import Trace
 from ..data.values import TraceOp, TraceValue, values_in
 from ..dispatch.failures.pruning import draws, has_effect, needed_ops
 
+_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
+#: ops that read the memory of their operand, in the layout that it has where it is made
+BY_MEMORY = frozenset(getattr(torch.ops.aten, f"as_strided{s}") for s in ("", "_copy", "_scatter"))
 _BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 _WITHOUT_STATISTICS = torch.ops.aten._native_batch_norm_legit.no_stats
 
@@ -41,6 +48,56 @@ def computed_again(
     copies = [again[op] for op in inside if op in again]
     needed = needed_ops(copies, wanted, kept=lambda op: False, stop=kept)
     return [op for op in copies if op in needed]
+
+
+def views_again(
+    first: Trace,
+    place: Mapping[TraceOp, int],
+    part: int,
+    stage_of: Sequence[int],
+    ops: Sequence[TraceOp],
+) -> list[TraceOp]:
+    """The views of other parts' values, and of its stage's parameters, that a part makes itself, in order.
+
+    What a view is made of is kept or sent in its place, so it must not be larger. A parameter is there anyway.
+
+    Args:
+        place: the part of each op. part: the one that runs `ops`. stage_of: the stage of each part.
+    """
+    changed = {first.inputs[o.alias].value for o in first.outputs if o.alias is not None}
+    inputs = {entry.value for entry in first.inputs}
+    makers = {r: op for op in first.ops if _is_again(op) for r in op.results if r is not None}
+    own = {r for op in ops for r in op.results}
+    found: set[TraceOp] = set()
+    wanted = [v for op in ops for v in _read(op)]
+    while wanted:
+        view = makers.get(value := wanted.pop())
+        if view is None or value in own or view in found or view not in place:
+            continue
+        (base,) = _read(view)
+        if base in inputs:
+            here = base not in changed and stage_of[place[view]] == stage_of[part]
+        else:
+            here = base not in own and _elements(base) <= sum(map(_elements, view.results))
+        if here:
+            found.add(view)
+            wanted.append(base)
+    return [op for op in first.ops if op in found]
+
+
+def _is_again(op: TraceOp) -> bool:
+    """Whether an op is a view that any part can make. Ops of marked modules are `computed_again`."""
+    movable = not op.scope and op.func.overloadpacket not in BY_MEMORY
+    return movable and is_view(op) and len([*_read(op)]) == 1
+
+
+def is_view(op: TraceOp) -> bool:
+    """Whether the results are in the memory of an operand."""
+    return op.func.is_view or op.func is _UNSAFE_VIEW
+
+
+def _elements(value: TraceValue | None) -> int:
+    return 0 if value is None else math.prod(value.shape)
 
 
 def _copy(op: TraceOp, changed: Iterable[TraceValue]) -> TraceOp | None:

@@ -28,7 +28,7 @@ from ..data.values import (
 from ..dispatch.failures.pruning import draws, has_effect, needed_ops, prune
 from ..program.collectives import is_collective
 from ..program.module_stages import ModuleStages, PipelineMesh
-from .pipeline_recomputation import computed_again
+from .pipeline_recomputation import BY_MEMORY, computed_again, is_view, views_again
 from .pipeline_updates import divide_updates
 
 #: what a rank keeps
@@ -121,10 +121,12 @@ def _parts(first: Trace, place: Mapping[TraceOp, int], count: int) -> list[Stage
         outputs[at].append((number if out.alias is None else -1, out))
         number += out.alias is None
     ops: list[list[TraceOp]] = []
+    stage_of = [*range(count), *reversed(range(count))]
     for at in range(2 * count):
         mine = [op for op in first.ops if place.get(op) == at]
         if at >= count:
-            mine = computed_again(first, place, 2 * count - 1 - at, mine) + mine
+            mine = computed_again(first, place, stage_of[at], mine) + mine
+        mine = views_again(first, place, at, stage_of, mine) + mine
         wanted = [v for op in mine for v in values_in((op.args, op.kwargs))]
         wanted += [out.value for _, out in outputs[at]]
         free = [op for op in first.ops if op not in place]
@@ -133,7 +135,7 @@ def _parts(first: Trace, place: Mapping[TraceOp, int], count: int) -> list[Stage
     read = [_read(each, of) for each in ops]
     parts = []
     for at in range(2 * count):
-        kind, stage = ("F", at) if at < count else ("B", 2 * count - 1 - at)
+        kind, stage = "F" if at < count else "B", stage_of[at]
         crossing = {v.id: v for each in read for v in each if of[v] == at}
         parts.append(_part(first, kind, stage, ops[at], outputs[at], crossing, read[at]))
     _check_kept(first, parts)
@@ -162,6 +164,7 @@ def _part(
         )
         for v in read
     }
+    _check_memory(first, ops, read)
     names = {v: given[v.id].value for v in read}
     results = {n: out.value for n, out in outputs if n >= 0}
     made = [TraceOutput(v, None, f"value.{k}") for k, v in crossing.items()]
@@ -174,6 +177,29 @@ def _part(
     trace.proven, trace.groups, trace.copied = first.proven, first.groups, first.copied
     prune(trace, keep_inputs=False)
     return StagePart(kind, stage, trace, given, dict(crossing), results)
+
+
+def _check_memory(first: Trace, ops: Sequence[TraceOp], read: Mapping[TraceValue, None]) -> None:
+    """Values of other parts arrive row-major, at the beginning of memory of their own.
+
+    Raises:
+        GraphTraceError: `as_strided` of a value that another part makes as a view or in another layout, or of a view
+            of such a view.
+    """
+    bases = {r: op.args[0] for op in first.ops if is_view(op) for r in op.results}
+    for op in ops:
+        if op.func.overloadpacket not in BY_MEMORY:
+            continue
+        source = given = op.args[0]
+        while given not in read and given in bases:
+            given = bases[given]
+        turned = given is source and tuple(given.strides) != row_major_strides(given.shape)
+        if given in read and (given in bases or turned):
+            raise GraphTraceError(
+                f"{op.loc}: as_strided reads the memory of a tensor that another stage of the pipeline makes, or "
+                "the same stage in its forward, as a view or not in row-major order. Stages pass tensors in "
+                "row-major order. Call .contiguous() first, or use slicing, expand or permute."
+            )
 
 
 def _check_kept(first: Trace, parts: Sequence[StagePart]) -> None:

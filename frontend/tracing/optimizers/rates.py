@@ -22,10 +22,32 @@ LR_SCALE = "lr_scale"
 
 def rate_scheduler(optimizer: torch.optim.Optimizer) -> Any:
     """One of timm's schedulers that sets the learning rates of an optimizer, with their factors; None if there is
-    none."""
+    none.
+
+    Raises:
+        GraphError: gc.freeze() hides which scheduler has set them.
+    """
     module = sys.modules.get("timm.scheduler.scheduler")
-    found = [] if module is None else _holders(optimizer, (module.Scheduler,))
-    return next((s for s in found if getattr(s, "param_group_field", "lr") == "lr"), None)
+    if module is None:
+        return None
+    found = _holders(optimizer, (module.Scheduler,))
+    known = next((s for s in found if getattr(s, "param_group_field", "lr") == "lr"), None)
+    if known is None and gc.get_freeze_count() and _may_be_scheduled(optimizer):
+        raise GraphError(
+            f"a scheduler has set the learning rates of {type(optimizer).__name__}, whose groups have the key "
+            "'lr_scale', and which one cannot be told: gc.freeze() hides objects from gc.get_objects(). timm's "
+            "schedulers multiply by lr_scale, the graph must not do so again. Call gc.unfreeze() before the graph's "
+            "first call, and gc.freeze() after it."
+        )
+    return known
+
+
+def _may_be_scheduled(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a scheduler has been made for these groups that is none of PyTorch's that can be found."""
+    scheduled = any("initial_lr" in group for group in optimizer.param_groups)
+    return scheduled and not _holders(
+        optimizer, (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau)
+    )
 
 
 def check_changed(optimizer: torch.optim.Optimizer, group: int) -> bool:
