@@ -54,7 +54,7 @@ _FOR_THEMSELVES = {
 
 _LOGGING = logging.Logger.handle.__code__.co_filename
 #: the registry of warnings that are issued once for each line
-_told: dict[Any, Any] = {}
+_warned: dict[Any, Any] = {}
 
 
 @record
@@ -257,7 +257,7 @@ def _is_own(file: object) -> bool:
 
 def warn_once(text: str) -> None:
     """Warn at the author's line, once for each line and text."""
-    warnings.warn_explicit(text, UserWarning, *user_frame(2), registry=_told)
+    warnings.warn_explicit(text, UserWarning, *user_frame(2), registry=_warned)
 
 
 def asked_by_build(graph: str, keeps_state: bool) -> Met:
