@@ -80,7 +80,7 @@ def _files(plan: Plan, path: Path, form: str, which: int) -> dict[Path, bytes]:
 
 
 def _stablehlo(function: func.FuncOp, plan: Plan, path: Path) -> dict[Path, bytes]:
-    # start-up: one writer is loaded
+    # start-up: only the writer that is used is loaded
     from gflow.compiler.engines.stablehlo.write import portable, write_function
 
     written = write_function(function, checks=True)
@@ -91,7 +91,7 @@ def _stablehlo(function: func.FuncOp, plan: Plan, path: Path) -> dict[Path, byte
 
 
 def _onnx(function: func.FuncOp, plan: Plan, path: Path) -> dict[Path, bytes]:
-    # start-up: one writer is loaded
+    # start-up: only the writer that is used is loaded
     from gflow.compiler.engines.onnx.write import write_function
 
     try:

@@ -13,7 +13,7 @@ def regenerate(program: Program) -> Program:
     Raises:
         ArtifactError: the module is not valid, or not of this program.
     """
-    # start-up: an artifact runs without the compiler unless its code is made again
+    # start-up: an artifact needs the compiler only if its code is generated again
     from gflow.compiler import CompileOptions
     from gflow.compiler.driver.compile import generate_planned
     from gflow.compiler.ir.errors import CompileError

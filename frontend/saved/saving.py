@@ -68,12 +68,12 @@ def save(
                 raise TypeError(
                     "target, key and frozen are for gflow's own format; leave format out"
                 )
-            # start-up: loading needs nothing of what makes files for engines
+            # start-up: loading does not need the writers of engines' files
             from .engine_files import export_for_engines
 
             export_for_engines(obj, place, format)
             return
-        # start-up: loading needs nothing of what makes artifacts
+        # start-up: loading does not need the writer of artifacts
         from .export import export
 
         export(obj, place, target, _key(key), frozen)
