@@ -92,7 +92,7 @@ class GraphConfig(OneFlowSwitches):
 
     def resolved(self) -> CompileOptions:
         """The compiler's options, including the switches."""
-        # start-up: the compiler is loaded by who sets its options, or compiles
+        # start-up: the compiler is loaded at its first use
         from .compiler import CompileOptions
 
         options = self.compile_options or CompileOptions()

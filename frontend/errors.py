@@ -8,22 +8,22 @@ class GraphError(RuntimeError):
 
 
 class GraphTraceError(GraphError):
-    """`build()` or an optimizer's `step()` does something a static graph cannot hold.
+    """`build()` or an optimizer's `step()` does something that a static graph cannot express.
 
-    by_eager: why `gflow.compile` runs such a function as in eager mode: TorchDynamo would lose it. Empty where it
-        would not.
+    by_eager: why `gflow.compile` runs such a function in eager mode: TorchDynamo would lose the effect. Empty if it
+    would not.
     """
 
     by_eager = ""
 
     def to_eager(self, reason: str) -> GraphTraceError:
-        """This error, of a function for eager mode."""
+        """This error, for a function that must run in eager mode."""
         self.by_eager = reason
         return self
 
 
 class GraphInputError(GraphError, TypeError):
-    """A graph was called with arguments it cannot take."""
+    """A graph was called with arguments that it does not accept."""
 
 
 class GraphAttributeError(GraphError, AttributeError):
@@ -31,23 +31,23 @@ class GraphAttributeError(GraphError, AttributeError):
 
 
 class StateChangedError(GraphError):
-    """A function that `gflow.compile` compiles changes Python state, which a program does not change again.
+    """A function that `gflow.compile` compiles changes Python state. A program would not repeat the change.
 
-    hidden: what TorchDynamo, which does not see the change either, would do; "" if it sees it.
+    hidden: what TorchDynamo, which does not detect the change either, would do; "" if it detects it.
     """
 
     hidden = ""
 
 
 class EagerMismatch(GraphError):
-    """A step that `config.check_against_eager()` checked is not what eager makes of it."""
+    """A step that `config.check_against_eager()` checked differs from eager."""
 
 
 def mark_traced(error: Exception) -> None:
-    """Note that the author's code, or a library's, raised an error while it was traced."""
+    """Mark an error of the author's code or of a library as raised during tracing."""
     error.__dict__["_gflow_traced"] = True
 
 
 def is_traced(error: Exception) -> bool:
-    """Whether an error was raised by code that was traced, and not by a program that ran."""
+    """Whether an error was raised by code that was traced, and not by a running program."""
     return "_gflow_traced" in error.__dict__

@@ -69,7 +69,7 @@ def extent(ty: TensorType, strides: tuple[int, ...]) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(ty.shape, strides))
 
 
-def laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """A tensor of the same values with these strides; of elements that share memory one is kept."""
     shape = tuple(tensor.shape)
     found = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)

@@ -1,19 +1,19 @@
-"""A call of a graph: its signature, the plan that it runs, and what a call changes as a whole or not at all.
+"""A call of a graph: its signature, the plan that it runs, and the atomic update of state.
 
-first_step    what a graph's first call changes before its program has run: optimizers get their state, and
-              where that is made from gradients alone, a first step is made op by op
-gradients     `graph.grad()`: gradients that can be read after a step, for those that asked for it before
-graph_state   what a graph knows: its optimizers, programs, modules, and the call that is under way
-modes         PyTorch's modes of the thread, put back after an interrupt in a first call
-programs      the program of a call: found, or made
-result_views  results that lie in the memory of an argument, a parameter or another result, as they do in eager
+first_step    initial state of optimizers before a graph's first program runs; if the state
+              depends on gradients, a first step is made op by op
+gradients     `graph.grad()`: gradients that can be read after a step, for parameters that were named before
+graph_state   the state of a graph: its optimizers, programs, modules, and the current call
+modes         PyTorch's modes of the thread, restored after an interrupt in a first call
+programs      the program of a call: found, or compiled
+result_views  results that are views of an argument, a parameter or another result, as in eager
 sharing       programs and graphs that share memory
-signature     from a call as it is spelled to a `BoundCall`: what a compiled program is chosen by
-tracebacks    tracebacks of errors that a call raises: the author's frames, and one of gflow's
-transaction   one call of a graph: all of it takes place, or nothing
-watchers      who watches a build: the record of module calls, debug output, the progress bar
-zero_state    what lies in pieces on the ranks (ZeRO): whole for who saves or reads it, with memory while it is traced
-conditions/   what must hold before a plan may run again
+signature     converts the arguments of a call to a `BoundCall`, whose key selects a program
+tracebacks    tracebacks of errors of a call: the author's frames, and one of gflow's
+transaction   one call of a graph is atomic: it has its full effect or none
+watchers      observers of a build: the record of module calls, debug output, the progress bar
+zero_state    sharded tensors of ZeRO: gathered when they are read or saved, with memory while they are traced
+conditions/   conditions under which a plan may run again
 dynamic/      sizes and numbers that may differ from call to call, and calls split along a size
-plans/        plans: how one is made and run, and the cache of all
+plans/        plans: how one is made and run, and the cache of plans
 """

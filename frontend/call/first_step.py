@@ -1,8 +1,8 @@
-"""What a graph's first call changes before its program has run: optimizers get their state, and where that is
-made from gradients alone, a first step is made op by op.
+"""Initial state of optimizers before a graph's first program runs. If the state depends on gradients, a first step is
+made op by op.
 
-`Setup` puts optimizers and scaler back as they were, for a call that is given up. A first step works on
-copies (`on_copies`); what it has computed is written by `FirstStep.commit`, once the program is there.
+`Setup` restores optimizers and scaler if the call fails. A first step works on copies (`on_copies`); its results are
+written by `FirstStep.commit`, once the program is compiled.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from gflow.tracing.tracer import FirstStepNeeded
 from .result_views import views_of, with_views
 
 Optimizer = torch.optim.Optimizer
-#: types of attributes that a first step may change, or find parameters in
+#: types of attributes that a first step may change, or that may contain parameters
 _COPIED = (list, tuple, dict, set, frozenset)
 
 
 class Setup:
-    """Optimizers and a scaler, as they were: their dicts, not what is in the tensors."""
+    """A snapshot of optimizers and a scaler: of their dicts, not of tensors' elements."""
 
     def __init__(self, optimizers: Sequence[Optimizer], scaler: Any) -> None:
         self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
@@ -63,12 +63,12 @@ class Setup:
         self._dicts += [(d, dict(d)) for d in dicts]
 
     def draws(self) -> None:
-        """From here on, PyTorch's generator may be drawn from."""
+        """Call before PyTorch's generator may be drawn from."""
         if self._generator is None:
             self._generator = torch.default_generator.get_state()
 
     def undo(self) -> bool:
-        """Put all back. Whether anything had changed. It can be done again."""
+        """Restore the snapshot. Returns whether anything had changed. It can be repeated."""
         changed = False
         for live, saved in self._dicts:
             if live.keys() != saved.keys() or any(live[k] is not v for k, v in saved.items()):
@@ -83,10 +83,11 @@ class Setup:
 
 
 class FirstStep:
-    """A step that was made on copies: what `build()` returned, and what is to be written where.
+    """A step that was made on copies: the results of `build()`, and the values to write.
 
-    grads: gradients after the step, by the ids of parameters. skipped: whether an optimizer has made no step, so
-    no state, since a gradient is inf or nan.
+    Args:
+        grads: gradients after the step, by the ids of parameters.
+        skipped: whether an optimizer has skipped the step, and has no state, since a gradient is inf or nan.
     """
 
     def __init__(
@@ -100,11 +101,11 @@ class FirstStep:
         self.begun = self.done = False
 
     def keep_gradients(self, kept: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Leave gradients in buffers. kept: parameters, each with its buffer."""
+        """Write gradients to buffers. kept: parameters, each with its buffer."""
         self.writes += [(b, self.grads[id(p)]) for p, b in kept if id(p) in self.grads]
 
     def commit(self) -> None:
-        """Write. Given up in the middle, it can be done again."""
+        """Write the results. It can be repeated if it is interrupted."""
         self.begun = True
         with torch.no_grad():
             for target, value in self.writes:
@@ -114,12 +115,12 @@ class FirstStep:
 
 
 def _wrapped(optimizer: Optimizer) -> list[Optimizer]:
-    """Optimizers that this one holds, as Lookahead does."""
+    """Optimizers that this one contains, as Lookahead does."""
     return [inner for inner in vars(optimizer).values() if isinstance(inner, Optimizer)]
 
 
 def _with_wrapped(optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-    """These, and all that they hold, each once."""
+    """These optimizers, and all that they contain, each once."""
     found: dict[int, Optimizer] = {}
     left = [*optimizers]
     while left:
@@ -131,8 +132,8 @@ def _with_wrapped(optimizers: Sequence[Optimizer]) -> list[Optimizer]:
 
 
 def _copy(value: Any, copies: dict[int, Any]) -> Any:
-    """copies: by the ids of what was copied; a tensor at two places is one tensor in the copy. Parameters are there as
-    themselves."""
+    """A copy of nested state. copies: by the ids of the originals; a tensor at two places is one tensor in the copy.
+    Parameters are not copied."""
     if isinstance(value, torch.Tensor):
         if id(value) not in copies:
             copies[id(value)] = value.detach().clone()
@@ -149,8 +150,9 @@ def _copy(value: Any, copies: dict[int, Any]) -> Any:
 class _Copy:
     """One optimizer, working on copies of its state.
 
-    shared: copies of groups, states and their tensors, which optimizers may have in common, by the ids of what was
-        copied; parameters are there as themselves.
+    Args:
+        shared: copies of groups, states and their tensors, which optimizers may share, by the ids of the originals;
+            parameters are not copied.
     """
 
     def __init__(self, optimizer: Optimizer, shared: dict[int, Any]) -> None:
@@ -181,20 +183,21 @@ class _Copy:
         vars(self.optimizer).update(self.swapped)
 
     def leave(self) -> None:
-        """Put the optimizer back; what the step has made of its attributes is kept."""
+        """Restore the optimizer; the step's changes of its attributes are kept."""
         if not self.new:
             self.new = dict(vars(self.optimizer))
         vars(self.optimizer).clear()
         vars(self.optimizer).update(self.saved)
 
     def check(self, known: Mapping[int, str], parameters: Mapping[int, torch.Tensor]) -> None:
-        """
+        """Check the state that the step has created.
+
         Args:
             known: parameters, by the addresses of their copies' storages.
             parameters: by their ids.
 
         Raises:
-            GraphTraceError: the step has made state that lies in the memory of something else.
+            GraphTraceError: it shares memory with another tensor.
         """
         own = {k: v for k, v in self.new.items() if k not in ("param_groups", "state")}
         groups = [{k: v for k, v in group.items() if k != "params"} for group in self.groups]
@@ -208,8 +211,7 @@ class _Copy:
         check_made(made, known, lambda: type(self.optimizer).__name__)
 
     def install(self, writes: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Give the optimizer the state that its copy has; values of tensors that it has already go to
-        `writes`."""
+        """Give the optimizer the state of its copy; new values of existing tensors are added to `writes`."""
         optimizer = self.optimizer
         for key, entry in self.state.items():
             if not isinstance(entry, dict):
@@ -249,10 +251,12 @@ def on_copies(
 ) -> tuple[list[Any], list[tuple[torch.Tensor, torch.Tensor]], dict[int, torch.Tensor]]:
     """Let optimizers make a step on copies of everything that they update.
 
-    start: values of parameters that are not their own, by id. steps: makes it; gives the optimizers that were skipped.
+    Args:
+        start: values of parameters that differ from the parameters' own, by id.
+        steps: makes the step, and returns the optimizers that were skipped.
 
     Returns:
-        The skipped, what is to be written where, and gradients after the step by ids of parameters.
+        The skipped optimizers, the values to write, and the gradients after the step, by the ids of parameters.
     """
     every_optimizer = _with_wrapped(optimizers)
     every = {id(p): p for o in every_optimizer for g in o.param_groups for p in g["params"]}
@@ -322,15 +326,15 @@ def make_first_step(
     scaler: Any,
     stacked: bool = False,
 ) -> FirstStep:
-    """Forward and backward op by op, for each micro-batch in `parts`, then the optimizers' own
-    first step, on copies of what they update."""
+    """Run forward and backward op by op, for each micro-batch in `parts`, then the optimizers' own first step, on
+    copies of everything that they update."""
     trace, parameters = needed.trace, needed.parameters
     if (dynamic := parts[0].dynamic) is not None:
         trace = with_size(trace, step_of(dynamic, parts[0].leaves))
     returned = sum(isinstance(leaf, OutputRef) for leaf in trace.out_leaves)
     joined: list[Joined] = []
     totals: list[torch.Tensor] = []
-    now: dict[int, torch.Tensor] = {}  # inputs that the forward has updated, by number
+    now: dict[int, torch.Tensor] = {}  # inputs that the forward has updated, by index
     writes: list[tuple[torch.Tensor, torch.Tensor]] = []
     for k, part in enumerate(parts):
         inputs = [

@@ -1,4 +1,4 @@
-"""`graph.grad()`: gradients that can be read after a step, for those that asked for it before."""
+"""`graph.grad()`: gradients that can be read after a step, for parameters that were named before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def keeps(
     """Whether a parameter's gradient is kept after a step.
 
     Raises:
-        GraphError: a wanted name is none of a parameter.
+        GraphError: a requested name belongs to no parameter.
     """
     if isinstance(wanted, bool):
         return lambda parameter: bool(wanted)
@@ -30,10 +30,10 @@ def keeps(
 def find_parameter(
     which: str | torch.Tensor, roots: Mapping[str, torch.nn.Module], where: str
 ) -> torch.Tensor:
-    """A parameter by its name in the graph (`model.head.weight`), or itself.
+    """A parameter by its name in the graph (`model.head.weight`); a parameter itself.
 
     Raises:
-        GraphError: there is none of that name.
+        GraphError: there is no parameter of that name.
     """
     if isinstance(which, torch.Tensor):
         return which

@@ -1,4 +1,4 @@
-"""What a graph knows: its optimizers, programs, modules, and the call that is under way."""
+"""The state of a graph: its optimizers, programs, modules, and the current call."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from .transaction import Call
 
 @dataclass
 class GraphState:
-    """modules: attributes that are modules, or lists, tuples and dicts with some; names: all attributes, in
-    the order of assignment."""
+    """Attributes: modules: attributes that are modules, or lists, tuples and dicts with some. names: all attributes,
+    in the order of assignment.
+    """
 
     name: str
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
@@ -53,7 +54,7 @@ class GraphState:
     compilations: Compilations = field(default_factory=Compilations)
     turn: Any = field(
         default_factory=threading.RLock
-    )  # one call at a time: its size and numbers are its plan's
+    )  # one call at a time: a plan stores the size and numbers of its call
     call: Call = field(init=False)
     shareable: bool = True
     saves_runtime: bool = False
@@ -64,7 +65,7 @@ class GraphState:
 
 
 def _checkpointed(state: GraphState) -> tuple[int, ...]:
-    """The modules whose activations are recomputed in the backward, by number."""
+    """The numbers of the modules whose activations are recomputed in the backward."""
     assert state.table is not None
     if state.marks is None or state.marks[0] != changes():
         marked = [i for i, m in enumerate(state.table.modules) if is_checkpointed(m)]
@@ -73,7 +74,7 @@ def _checkpointed(state: GraphState) -> tuple[int, ...]:
 
 
 def modes_of(state: GraphState) -> tuple[Any, ...]:
-    """What outside of the arguments changes a trace."""
+    """Global state, besides the arguments, that changes a trace."""
     assert state.table is not None
     return (
         state.table.modes(),
@@ -84,6 +85,6 @@ def modes_of(state: GraphState) -> tuple[Any, ...]:
         torch.cuda.is_initialized() and tf32_kinds(),
         torch.get_default_dtype(),
         may_change_values(),
-        # a default device is a mode for functions
+        # a default device is a function mode
         torch._C._len_torch_function_stack() and torch.get_default_device(),  # type: ignore[attr-defined]
     )

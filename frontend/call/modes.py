@@ -1,7 +1,7 @@
-"""PyTorch's modes of this thread, as they were before a program was made.
+"""Saves and restores PyTorch's modes of this thread around a compilation.
 
-`torch.no_grad`, `torch.autocast` and mode classes restore what was set before in `__exit__`, which is Python code: an
-interrupt at its first instruction leaves the mode set, for all that the thread does later. A trace enters many of them.
+`torch.no_grad`, `torch.autocast` and mode classes restore the previous mode in `__exit__`, which is Python code: an
+interrupt at its first instruction leaves the mode set for the rest of the thread. A trace enters many of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True)
 class Modes:
-    """The gradient mode, autocast by device type, which dispatch to Python is left out, and how many mode objects are
-    on the stacks of functions and of dispatch."""
+    """The gradient mode, autocast by device type, the excluded Python dispatch keys, and the numbers of mode objects
+    on the stacks of function and dispatch modes."""
 
     functions: Any
     excluded: list[bool]
@@ -33,7 +33,7 @@ class Modes:
     def current(cls) -> Modes:
         c: Any = torch._C
         functions = c._get_torch_function_state()
-        with c.DisableTorchFunction():  # a mode of the author's does not see these calls
+        with c.DisableTorchFunction():  # modes of the author do not receive these calls
             return cls(
                 functions,
                 [c._dispatch_tls_is_dispatch_key_excluded(key) for key in _KEYS],
@@ -44,7 +44,7 @@ class Modes:
             )
 
     def restore(self) -> None:
-        """Set these modes, and take the objects off that were entered since."""
+        """Set these modes, and remove mode objects that were entered since."""
         c: Any = torch._C
         while c._len_torch_function_stack() > self.depths[0]:
             c._pop_torch_function_stack()

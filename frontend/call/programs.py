@@ -1,4 +1,4 @@
-"""The program of a call: found among those that a graph has, or made: for the call's sizes, or for a range of them."""
+"""The program of a call: found among those of a graph, or compiled for the call's sizes or for a range of sizes."""
 
 from __future__ import annotations
 
@@ -41,20 +41,21 @@ from .watchers import building, is_building, one_at_a_time
 from .zero_state import gather_when_read
 
 _log = logging.getLogger("gflow")
-#: how often a range of sizes is tried, each time the part of it in which a choice by the size is one
+#: the number of attempts to compile a range of sizes, each time narrowed to the part in which a question about the
+#: size has one answer
 _PARTS = 12
-#: programs of one signature, for other Python state, of which one is told
+#: with this many programs of one signature for different Python state, a warning is given
 _MANY = 8
 
 
 class Programs:
-    """The methods of `Graph` that find and make programs."""
+    """The methods of `Graph` that find and compile programs."""
 
     config: GraphConfig
     _state: GraphState
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BoundCall, Any]:
-        """A call, and the key of its programs: the call's own, and what else changes a trace."""
+        """A call, and the key of its programs: the call's own key, and other state that changes a trace."""
         state: GraphState | None = self.__dict__.get("_state")
         if state is None or state.table is None:
             state = self._first_call()  # type: ignore[attr-defined]
@@ -73,8 +74,8 @@ class Programs:
     def _program(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[BoundCall, Plan | None, FirstStep | None]:
-        """A call with its program, compiled if it is a new one, and the first step that stands for this call, if
-        one had to be made. There is no program where an optimizer has skipped that step."""
+        """A call with its program, which is compiled if it is new, and the first step whose results are the call's, if
+        one was made. There is no program if an optimizer has skipped that step."""
         state: GraphState | None = self.__dict__.get("_state")
         if state is not None and state.call.broken:
             raise GraphError(
@@ -110,8 +111,8 @@ class Programs:
     def _programs(
         self, call: BoundCall, key: Any, varies: bool
     ) -> tuple[BoundCall, Plan | None, FirstStep | None]:
-        """A new program: for a range of sizes where a second one has come and a range can be had, else for the sizes
-        of the call."""
+        """Compile a new program: for a range of sizes if a second size was seen and a range is possible, otherwise for
+        the sizes of the call."""
         start = time.perf_counter()
         state = self._state
         proposed = None
@@ -145,7 +146,9 @@ class Programs:
                 key = (call.key, *key[1:])
                 if (plan := state.plans.find(key, call.leaves)) is not None:
                     return call, plan, None
-                found = self._new_program(key, call, start)  # an error of its own is no refusal
+                found = self._new_program(
+                    key, call, start
+                )  # an error of the function itself is no refusal
                 state.numbers.refuse(live, state.name, live.numbers, told)
             else:
                 exact = [] if found[0] is None else needed(found[0].trace)
@@ -164,8 +167,8 @@ class Programs:
     def _marked_program(
         self, call: BoundCall, key: Any, start: float
     ) -> tuple[BoundCall, Plan | None, FirstStep | None]:
-        """A new program for a call with a marked dimension: for its range, or for the part of it, with the call's own
-        size, in which what the program asks of sizes has one answer."""
+        """Compile a new program for a call with a marked dimension: for its range, or for the part of it, with the
+        call's own size, in which all questions of the program about sizes have one answer."""
         state = self._state
         for _ in range(_PARTS):
             if call.dynamic is None:
@@ -190,8 +193,8 @@ class Programs:
         )
 
     def _collect(self, state: GraphState) -> None:
-        """Find the modules. If they changed (a parameter was replaced, ...): start over."""
-        with one_at_a_time:  # while another is traced, modules may hold what its forward assigned
+        """Find the modules. If they have changed (a parameter was replaced, ...), drop all programs."""
+        with one_at_a_time:  # while another graph is traced, modules may hold its traced tensors
             if state.table is not None:
                 take_apart(state.table.modules)
             if state.table is None or not state.table.is_current():
@@ -201,11 +204,11 @@ class Programs:
     def _new_program(
         self, key: Any, call: BoundCall, start: float
     ) -> tuple[Plan | None, FirstStep | None]:
-        """See `_program`. start: when its making began, as `time.perf_counter` has it."""
+        """Compile a program, see `_program`. start: the start time, by `time.perf_counter`."""
         state = self._state
         roots = self._roots()  # type: ignore[attr-defined]
         table = state.table
-        if table is None or table.roots != roots:  # a list of modules may have grown
+        if table is None or table.roots != roots:  # a list of modules may have been extended
             table = collect_modules(roots)
         check_settings(table.names, table.modules)
         given = describe_call(call)
@@ -218,7 +221,7 @@ class Programs:
             given, key[1:], table, state.plans.of(key), state.plans.cleared
         )
         state.call.prepare(Setup(state.optimizers, state.scaler))
-        # sizes and numbers that vary must not stay in Python's state
+        # dynamic sizes and numbers must not stay in Python state
         attempt = bool(call.numbers) or (call.dynamic is not None and call.dynamic.automatic)
         options = self.config.resolved()
         passes = options.passes
@@ -255,7 +258,7 @@ class Programs:
         except Exception as error:
             reading.undo(always=is_refusal(error))
             if attempt and (traced is None or is_refusal(error)):
-                # what the author's code raises of a size that is no int may be anything
+                # the author's code may raise anything if a size is no int
                 raise NoRange(error) from error
             if unlike and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"Unlike in earlier calls of {state.name}, {unlike}.")
@@ -275,7 +278,7 @@ class Programs:
     def _remember(
         self, call: BoundCall, given: dict[str, str], modes: Any, why: str, start: float
     ) -> None:
-        """Note a compilation for `explain_recompiles()`."""
+        """Record a compilation for `explain_recompiles()`."""
         state = self._state
         sizes = ""
         if call.dynamic is not None:
@@ -286,7 +289,7 @@ class Programs:
         state.compilations.add(made, given, modes, state.plans.cleared)
 
     def _say_why(self, key: Any, call: BoundCall) -> None:
-        """Once a signature has several programs for the sake of Python state, tell which changes."""
+        """Warn once if a signature has several programs for different Python state, and name what changes."""
         state = self._state
         reasons = [r for p in state.plans.of(key) if (r := p.first_change(call.leaves))]
         if reasons:
@@ -310,7 +313,7 @@ def is_refusal(error: Exception) -> bool:
 
 
 def _is_traced(leaves: Sequence[Any]) -> bool:
-    """Whether the graph is called with what another graph's `build()` computes."""
+    """Whether the graph is called with traced tensors of another graph's `build()`."""
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             return torch._is_functional_tensor(leaf)

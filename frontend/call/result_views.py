@@ -1,4 +1,4 @@
-"""Results that lie in the memory of an argument, a parameter or another result, as they do in eager."""
+"""Results that are views of an argument, a parameter or another result, as in eager."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gflow.tracing.data.values import ResultView, TraceValue
 def views_of(
     views: Sequence[ResultView], dynamic: Dynamic | None, leaves: Sequence[object]
 ) -> Sequence[ResultView]:
-    """The results of a call with these leaves that are views. views: of its trace."""
+    """The results of a call with these leaves that are views. views: those of its trace."""
     if dynamic is None or not views:
         return views
     return [view_at(view, step_of(dynamic, leaves)) for view in views]
 
 
 class ViewOfArgument(torch.autograd.Function):
-    """A result in the memory of the tensor that it is a view of, with the compiled function's gradient. The gradient of
-    the plain view may be another one: a `Function` or a hook of the author's may stand between the two, and elements of
-    the base may share memory. PyTorch refuses to update it in place, and names this class."""
+    """A result that is a view of another tensor, with the compiled function's gradient. The gradient of a plain view
+    may differ: there may be an autograd `Function` or a hook of the author's in between, and elements of the base may
+    share memory. PyTorch refuses to update such a result in place; its error has the name of this class."""
 
     @staticmethod
     def forward(
@@ -44,10 +44,11 @@ def with_views(
     argument: Callable[[TraceValue], torch.Tensor],
     histories: bool = False,
 ) -> list[torch.Tensor]:
-    """The results of a call, with those that are views as such. Each has the gradient that the result has.
+    """The results of a call, in which those that are views share memory. Each keeps its gradient.
 
-    argument: the tensor that the call got, or the program holds, for an input of the trace. histories: whether results
-        may have a `grad_fn`; what has none is the argument itself, a parameter as well.
+    Args:
+        argument: gives the tensor of the call, or of the program, for an input of the trace.
+        histories: whether results may have a `grad_fn`; a result without one is the argument itself, or the parameter.
     """
     found = list(results)
     for view in views:

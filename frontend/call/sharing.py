@@ -11,7 +11,7 @@ from gflow.tracing.context.location import here
 
 
 class Sharing:
-    """The methods of `Graph` about the memory of its programs."""
+    """The methods of `Graph` for the memory of its programs."""
 
     def enable_shared(self, mode: bool = True) -> None:
         """Whether other graphs may share this graph's memory (`share_from`); they may, by default."""
@@ -19,11 +19,11 @@ class Sharing:
         state.shareable = bool(mode)
 
     def share_from(self, shared_graph: Any) -> None:
-        """Run in the memory of `shared_graph`: one arena, as large as the larger of both needs. Graphs
-        over the same modules share parameters and buffers anyway.
+        """Run in the memory of `shared_graph`: one arena, with the size of the larger one. Graphs over the same
+        modules share parameters and buffers anyway.
 
         Raises:
-            GraphError: it is no graph, or one that called `enable_shared(False)`.
+            GraphError: it is no graph, or called `enable_shared(False)`.
         """
         state: Any = self._checked()  # type: ignore[attr-defined]
         if not isinstance(shared_graph, Sharing):

@@ -1,4 +1,4 @@
-"""From a call as it is spelled to a `BoundCall`: what a compiled program is chosen by."""
+"""Converts the arguments of a call to a `BoundCall`, whose key selects a compiled program."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum,
     torch.dtype, torch.device, torch.memory_format, torch.layout,
 )  # fmt: skip
-#: in the key of a tensor whose memory does not hold its elements: a program knows that it is conjugate, a trace
+#: marks in the key of a tensor whose memory does not hold its elements: programs support conjugate views, and tracing
 #: refuses the others
 _CONJUGATE, _NOT_IN_MEMORY = ("conjugate",), ("not in memory",)
-#: types of arguments that are leaves, and their own key
+#: types of arguments that are leaves, and are their own key
 _OWN_KEY = frozenset({type(None), bool, int, str})
 
 
 class Parameters:
-    """The parameters of a Python function, which calls are bound to.
+    """The parameters of a Python function, to which calls are bound.
 
-    A function that only passes on what it is given (`*args, **kwargs`) takes calls as they are spelled.
+    Calls of a function that only forwards its arguments (`*args, **kwargs`) are not changed.
     """
 
     def __init__(self, build: Callable[..., Any]) -> None:
@@ -54,14 +54,14 @@ class Parameters:
         self.more_positional = bool(code.co_flags & inspect.CO_VARARGS)
         self.more_keywords = bool(code.co_flags & inspect.CO_VARKEYWORDS)
         defaults = self.defaults = self.function.__defaults__
-        # by the number of arguments: the defaults of all others, where these can be filled in as they are
+        # by the number of arguments: the defaults of all others, if they can be filled in directly
         self.tails: dict[int, tuple[Any, ...]] = {self.count: ()}
         for n in range(1, len(defaults or ()) + 1):
             if defaults and not self.only_keyword and all(map(_is_plain, defaults[-n:])):
                 self.tails[self.count - n] = defaults[-n:]
 
     def are_of(self, build: Callable[..., Any]) -> bool:
-        """Whether they still are those of a function."""
+        """Whether a function still has these parameters."""
         function, own = getattr(build, "__func__", build), self.function
         if own is None or function is not own:
             return False
@@ -70,9 +70,8 @@ class Parameters:
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """A call in the one form that all equal calls have: what can be positional is, keywords are in the order
-        of the parameters, and parameters that were left out have their defaults, if these are plain values. None:
-        it does not fit."""
+        """A call in normal form: arguments are positional where possible, keywords are in the order of the parameters,
+        and omitted parameters have their defaults, if these are plain values. None if the call does not fit."""
         if self.function is None:
             return args, kwargs
         if not kwargs and not self.only_keyword:
@@ -116,7 +115,7 @@ class Parameters:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a default can stand among the arguments of a call: it has no identity, and no tensors."""
+    """Whether a default can be an argument of a call: it has no identity, and no tensors."""
     if type(value) is tuple:
         return all(map(_is_plain, value))
     return isinstance(value, _PLAIN)
@@ -128,10 +127,10 @@ def bind_call(
     kwargs: Mapping[str, Any],
     parameters: Parameters | None = None,
 ) -> BoundCall:
-    """A call of `build`. parameters: its own, where they are known.
+    """A call of `build`. parameters: those of `build`, if known.
 
     Raises:
-        GraphInputError: an argument is missing, unknown, or of a kind that a program cannot take.
+        GraphInputError: an argument is missing, unknown, or of a kind that a program cannot have.
     """
     if parameters is None:
         parameters = Parameters(build)
@@ -141,7 +140,7 @@ def bind_call(
         bound = (
             tuple(args),
             dict(kwargs),
-        )  # its declared signature fits: it is called as it was spelled
+        )  # its declared signature fits: the arguments are not changed
     return _flattened(build, *bound)
 
 
@@ -155,7 +154,7 @@ def _flattened(
             kind = type(arg)
             if kind is Tensor:
                 if arg.layout is not torch.strided:
-                    break  # it may have no strides
+                    break  # some layouts have no strides
                 tensors.append(arg)
                 parts.append((arg.shape, arg.stride(), arg.dtype, arg.device, arg.requires_grad))
                 parts += _not_in_memory(arg)
@@ -185,7 +184,9 @@ def _flattened(
             if is_global(leaf):
                 parts.append((leaf.device_mesh, leaf.placements))  # type: ignore[attr-defined]
         elif isinstance(leaf, _PLAIN):
-            number = isinstance(leaf, (float, complex))  # nan is one value, 0.0 and -0.0 are two
+            number = isinstance(
+                leaf, (float, complex)
+            )  # nan equals itself, and 0.0 differs from -0.0
             parts.append((type(leaf), repr(leaf) if number else leaf))
         elif learn(leaf):
             return _flattened(build, args, kwargs)
@@ -229,7 +230,7 @@ def _wrong(
 
 
 def check_call(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """The arguments fit `build`'s parameters, as it declares them.
+    """Check that the arguments fit `build`'s declared parameters.
 
     Raises:
         GraphInputError: they do not.
@@ -244,11 +245,11 @@ def check_call(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
 
 
 def check_tensors(call: BoundCall, table: ModuleTable) -> None:
-    """Inputs and parameters have dtypes of the dialect and are on one device (0-d CPU tensors go
-    with any).
+    """Check that inputs and parameters have dtypes of the dialect and are on one device (0-d CPU tensors may be
+    combined with any).
 
     Raises:
-        GraphInputError: one has not, is of a lazy module, or is on another device.
+        GraphInputError: one does not, belongs to a lazy module, or is on another device.
     """
     from gflow.lowering.dtypes import TO_MLIR  # loads the compiler, which start-up must not
 

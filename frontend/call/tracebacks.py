@@ -1,8 +1,8 @@
 """Tracebacks of errors that a call of a graph raises: the author's frames, and one of gflow's.
 
-An error keeps its type, its text and its causes. Left out are frames inside of gflow and PyTorch, where the error came
-through the author's code, is gflow's own (a `GraphError`), or was found in values by a program that names the line.
-Other errors, of gflow's inside, keep all frames, and so does every error with `GFLOW_TRACEBACKS=full`.
+An error keeps its type, its text and its causes. Frames inside of gflow and PyTorch are removed if the error came
+through the author's code, is gflow's own (a `GraphError`), or was raised by a check of values in a program, which
+names the line. Other errors, inside of gflow, keep all frames, and so does every error with `GFLOW_TRACEBACKS=full`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from types import TracebackType
 from gflow.errors import GraphError
 from gflow.tracing.context.location import is_user_code, owner_of
 
-#: how a line begins with which a program says where in the author's code an error comes from
+#: the beginning of a note with which a program gives the location of an error in the author's code
 _PLACE = "\n  at "
 
 
 def without_internals(error: BaseException) -> BaseException:
-    """The error, to be raised by the one frame of gflow's that stays."""
+    """The error, to be raised by the one frame of gflow's that remains."""
     if not isinstance(error, Exception) or os.environ.get("GFLOW_TRACEBACKS") == "full":
         return error
     if not _is_explained(error):
@@ -36,14 +36,14 @@ def without_internals(error: BaseException) -> BaseException:
 
 
 def _is_explained(error: Exception) -> bool:
-    """Whether the author needs nothing of gflow's inside to understand an error."""
+    """Whether the author can understand an error without gflow's internal frames."""
     frames = _frames(error.__traceback__)[1:]
     through_user = any(is_user_code(f.tb_frame.f_code) for f in frames)
     return through_user or isinstance(error, GraphError) or _PLACE in str(error)
 
 
 def _is_of_pytorch(frames: list[TracebackType]) -> bool:
-    """Whether an error was raised in PyTorch's own files, and not by a defect of gflow's."""
+    """Whether an error was raised in PyTorch's own files, and not by a defect of gflow."""
     return bool(frames) and owner_of(frames[-1].tb_frame.f_code.co_filename) == "torch"
 
 

@@ -1,9 +1,9 @@
-"""One call of a graph: all of it takes place, or nothing.
+"""One call of a graph is atomic: it has its full effect or none.
 
-A call changes state in this order: optimizers get their first state (`Setup`); the program writes parameters,
-buffers, optimizer state, counters; the step is counted; schedules step. An exception may come between any two
-bytecodes: Ctrl-C, a time limit, an error of a scheduler. What the run says of itself (`done`) decides: if it
-has taken place the rest is done too, and the exception goes on from there; if not, all is put back.
+A call changes state in this order: optimizers get their first state (`Setup`); the program writes parameters, buffers,
+optimizer state, counters; the step is counted; schedules step. An exception may come between any two bytecodes:
+Ctrl-C, a time limit, an error of a scheduler. The flag `done` of the run decides: if it is set, the rest of the call
+is completed, and the exception is raised then. Otherwise all changes are undone.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .modes import Modes
 
 
 class Run(Protocol):
-    """What makes the call's changes. done: whether it has."""
+    """The part of a call that makes its changes. done: whether it is complete."""
 
     done: bool
 
 
 class ScheduleBefore:
-    """A scheduler and the parameter groups of its optimizer, before a step."""
+    """A snapshot of a scheduler and of the parameter groups of its optimizer, before a step."""
 
     def __init__(self, scheduler: Any) -> None:
         self._dicts: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -57,7 +57,7 @@ class ScheduleBefore:
         self._dicts.append((live, dict(live)))
 
     def undo(self) -> None:
-        """Put all back. It can be done again."""
+        """Restore the snapshot. It can be repeated."""
         for live, saved in self._dicts:
             live.update(saved)
             for key in [k for k in live if k not in saved]:
@@ -71,11 +71,11 @@ class ScheduleBefore:
 
 @dataclass
 class Call:
-    """The calls of one graph, of which one runs at a time.
+    """The calls of one graph, which run one at a time.
 
-    steps: how many have taken place. setup: what undoes the first state of optimizers, until a step has been
-    made from it; drop: forgets the program that was compiled for it. hooked: what undoes the changes of hooks that run
-    before the step. modes: PyTorch's, from before a program that is being made. broken: why no call can be made.
+    Attributes: steps: the number of completed calls. setup: undoes the first state of optimizers, until a step has
+    been made from it. drop: removes the program that was compiled for it. hooked: undoes the changes of hooks that run
+    before the step. modes: PyTorch's modes before a compilation. broken: why no call can be made.
     """
 
     name: str
@@ -92,18 +92,18 @@ class Call:
     _scheduled: tuple[int, ScheduleBefore | None] = field(default=(0, None))
 
     def prepare(self, setup: Setup) -> None:
-        """A program is about to be compiled; until a step is made, `setup` can be undone."""
+        """Called before a program is compiled; until a step is made, `setup` can be undone."""
         self.drop = lambda: None
         self.setup = setup
 
     def begin(self, run: Run) -> None:
-        """`run` is about to begin; it is not `done`."""
+        """Called before `run` begins; it is not `done`."""
         self._goal = self.steps + 1
         self._scheduled = (0, None)
         self._run = run
 
     def finish(self) -> None:
-        """The run has taken place. Given up in the middle, it can be done again."""
+        """Complete the call after the run. It can be repeated if it is interrupted."""
         self.setup = self.hooked = None
         self.called = True
         self.steps = self._goal
@@ -116,7 +116,7 @@ class Call:
         for k, scheduler in enumerate(self.schedulers):
             if k < number:
                 continue
-            if before is not None:  # it was given up in its step
+            if before is not None:  # it was interrupted in its step
                 before.undo()
             before = ScheduleBefore(scheduler)
             self._scheduled = (k, before)
@@ -125,8 +125,8 @@ class Call:
             self._scheduled = (k + 1, None)
 
     def settle(self, error: BaseException, whole: bool = False) -> None:
-        """After an exception: finish the call, or put back what it had begun. whole: the call ends, so that what hooks
-        before the step have changed is put back, too."""
+        """After an exception: complete the call, or undo what it had begun. whole: the call ends, so the changes of
+        hooks before the step are undone, too."""
         with held():
             if self.modes is not None:
                 self.modes.restore()
@@ -151,7 +151,7 @@ class Call:
             self.setup = self._run = None
 
     def _unscheduled(self, error: BaseException, failure: Exception) -> None:
-        """A scheduler fails: its step is undone, the others are made."""
+        """Undo the step of a scheduler that has failed, and make the steps of the others."""
         number, before = self._scheduled
         if before is not None:
             before.undo()

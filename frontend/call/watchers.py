@@ -1,4 +1,4 @@
-"""Who watches a build: the record of module calls, debug output, the progress bar."""
+"""Observers of a build: the record of module calls, debug output, the progress bar."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gflow.tracing.context.watch import Watcher, Watchers, is_watched, watched_b
 from gflow.tracing.program.module_config import debug_of
 from gflow.tracing.program.modules import ModuleTable
 
-#: traces exchange what modules hold, so one graph is built at a time, whatever the number of threads
+#: traces replace contents of modules, so only one graph is built at a time in all threads
 one_at_a_time = threading.RLock()
 
 
 def is_building() -> bool:
-    """Whether this is called while a graph is built, from its `build()`."""
+    """Whether this is called by the `build()` of a graph that is being built."""
     return is_watched()
 
 
@@ -31,8 +31,8 @@ def building(
     table: ModuleTable,
     frames: Watcher | None = None,
 ) -> Iterator[Calls]:
-    """Watch what is built inside; gives what the listing shows of it, which is complete at the end.
-    frames: another watcher."""
+    """Observe a build within. Yields the data of the listing, which is complete at the end. frames: another
+    observer."""
     recorder = CallRecorder()
     if settings is not None and settings.listed_stack:
         recorder = CallRecorder(settings.max_py_stack_depth, settings.only_user_py_stack)

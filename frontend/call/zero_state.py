@@ -1,4 +1,4 @@
-"""Optimizers and modules whose tensors lie in pieces on the ranks (ZeRO): whole for who saves or reads them."""
+"""Sharded tensors of optimizers and modules (ZeRO): gathered when they are read or saved."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _hooked: WeakSet[Any] = WeakSet()
 
 
 def gather_when_read(optimizers: Sequence[Any], modules: Iterable[torch.nn.Module]) -> None:
-    """From now on `state_dict()` and eager calls gather what lies in pieces, on all ranks.
+    """From now on `state_dict()` and eager calls gather sharded tensors, on all ranks.
 
-    The hooks of this are there before a trace notes which hooks modules have.
+    These hooks are registered before a trace records the hooks of modules.
 
-    modules: those whose parameters are to be divided, or to be kept by one rank each.
+    Args:
+        modules: those whose parameters are to be sharded, or kept by one rank each.
     """
     if world_size() == 1:
         return
@@ -40,7 +41,7 @@ def gather_when_read(optimizers: Sequence[Any], modules: Iterable[torch.nn.Modul
 
 
 def whole(tensors: Iterable[torch.Tensor | None], optimizers: Sequence[Any]) -> None:
-    """Gather what a step that is made op by op reads, in an order that all ranks have."""
+    """Gather the tensors that a step op by op reads, in the same order on all ranks."""
     if world_size() > 1:
         pieces.gather(t for t in tensors if t is not None)
         for optimizer in optimizers:
@@ -56,31 +57,31 @@ def _before_saving(module: torch.nn.Module, prefix: str, keep_vars: bool) -> Non
 
 
 def _before_loading(module: torch.nn.Module, *_: Any) -> None:
-    # a dict may lack some, which stay as they are
+    # entries that a dict lacks are not changed
     pieces.gather(kept_by(module, recurse=False))
 
 
 def _before_call(module: torch.nn.Module, args: Any) -> None:
-    """An eager call reads parameters; one in `build()` has those of the trace."""
+    """Gather the parameters before an eager call; a call in `build()` has those of the trace."""
     if pieces.any_held() and not is_building():
         pieces.gather(kept_by(module))
 
 
 def kept_by(module: torch.nn.Module, recurse: bool = True) -> Iterator[torch.Tensor]:
-    """What this rank has of a module's parameters and buffers, in an order that all ranks have."""
+    """This rank's parameters and buffers of a module, in the same order on all ranks."""
     yield from map(local_of, module.parameters(recurse))
     yield from map(local_of, module.buffers(recurse))
 
 
 def tensors_of(optimizer: Any) -> Iterator[torch.Tensor]:
-    """What this rank has of an optimizer's parameters and the tensors of its state, in an order that all ranks have."""
+    """This rank's parameters of an optimizer and the tensors of its state, in the same order on all ranks."""
     for group in optimizer.param_groups:
         yield from map(local_of, group["params"])
     yield from _state(optimizer)
 
 
 def _state(optimizer: Any) -> Iterator[torch.Tensor]:
-    """The tensors of an optimizer's state, in an order that all ranks have."""
+    """The tensors of an optimizer's state, in the same order on all ranks."""
     for group in optimizer.param_groups:
         for p in group["params"]:
             entry = optimizer.state.get(p, {})

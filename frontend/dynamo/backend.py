@@ -1,4 +1,4 @@
-"""The backend that `torch.compile(model, backend="gflow")` finds."""
+"""The backend function of `torch.compile(model, backend="gflow")`."""
 
 from __future__ import annotations
 
@@ -46,17 +46,24 @@ def gflow(
     options: CompileOptions | dict[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """Compile a graph that TorchDynamo found, for inference or with its backward.
+    """Compile a graph of TorchDynamo's, for inference or with its backward.
 
-    Where TorchDynamo marked sizes as dynamic, a program follows one of them over a range, and there is one for each
-    value of the others; 16 of a graph at most, what they don't serve runs op by op.
+    Where TorchDynamo marked sizes as dynamic, a program covers a range of one or two of them, and there is one program
+    for each combination of the others. A graph has at most 16 programs; calls that none of them covers run op by op.
 
     Args:
+        module: the graph.
+        example_inputs: fake or real tensors and numbers, one for each placeholder.
         options: a `gflow.compiler.CompileOptions`, or a dict of its fields.
-        mode: accepted for torch.compile's sake; "default" or None.
+        mode: "default" or None; an argument of `torch.compile` that gflow does not use.
+
+    Returns:
+        A function with the graph's arguments and results.
 
     Raises:
         ValueError: `mode` is another one.
+        TypeError: `options` has another type.
+        GraphTraceError: eager's kernels refuse a call of the graph.
     """
     if mode not in (None, "default"):
         raise ValueError(f"backend 'gflow' has no mode {mode!r}; leave it out")
@@ -92,7 +99,7 @@ def gflow(
 
 
 def _options(given: Any) -> CompileOptions:
-    # start-up: the compiler is loaded by the first compilation
+    # imported here for start-up time: the first compilation loads the compiler
     from gflow.compiler import CompileOptions
 
     if given is None:
@@ -117,9 +124,19 @@ def _compile(
     views: bool = False,
     part_of: torch.fx.GraphModule | None = None,
 ) -> Any:
-    """AOTAutograd's compiler: one graph of functional ATen ops. views: for inference, where it leaves it
-    to the compiler that outputs share memory. part_of: the graph that the module is a piece of; gives None
-    for a piece that cannot be compiled."""
+    """Compile one graph of functional ATen ops, as a compiler of AOTAutograd.
+
+    Args:
+        phase: "forward" or "backward".
+        views: for inference: whether outputs that share memory must still share it, which AOTAutograd leaves to the
+            compiler.
+        part_of: the graph that `module` is a piece of.
+
+    Returns:
+        A function of a list of arguments. A graph that cannot be one program is partitioned, or runs op by op. None,
+            with
+        `part_of`, if the piece cannot be compiled.
+    """
     with_binary_products(module)
     trace = partial(trace_fx, module, f"compiled_{phase}", phase, views)
     load = partial(_load, options=options, arena=arena)
@@ -140,10 +157,12 @@ def _compile(
 def _sized(
     module: torch.fx.GraphModule, phase: str, trace: Any, load: Callable[[FxTrace], Any]
 ) -> SizedProgram:
-    """A graph with symbolic sizes and numbers. Symbols that are no sizes are inputs, where its ops take them so.
+    """A program for a graph with symbolic sizes and numbers.
+
+    Symbols that are not sizes become inputs where all ops that read them allow it, and constants otherwise.
 
     Raises:
-        Fixed, Untraceable, LoweringError, Unsupported: there cannot be a program.
+        Fixed, Untraceable, LoweringError, Unsupported: the graph cannot be one program.
     """
 
     def program(numbers: dict[Any, int]) -> SizedProgram:
@@ -169,7 +188,7 @@ def _sized(
 def _divided(
     module: torch.fx.GraphModule, compile: Any, phase: str, views: bool, error: Exception
 ) -> Callable[[list[Any]], Any]:
-    """A graph that is no one program, because of `error`: in pieces, or op by op."""
+    """A graph that cannot be one program because of `error`: several programs, or op by op."""
     with torch.utils._python_dispatch._disable_current_modes():
         found = in_pieces(module, views, compile)
     if found is None:
@@ -199,7 +218,11 @@ def _load(found: FxTrace, options: CompileOptions, arena: Arena) -> FxProgram:
 
 
 def _check_devices(example_inputs: Sequence[Any]) -> None:
-    """One device for all tensors; numbers may stay on the CPU."""
+    """Check that all tensors are on one device, a CPU or a GPU; 0-d tensors may stay on the CPU.
+
+    Raises:
+        Untraceable: they are not.
+    """
     found = {t.device for t in example_inputs if isinstance(t, torch.Tensor) and t.ndim}
     for device in found:
         if device.type not in ("cpu", "cuda"):

@@ -1,8 +1,8 @@
-"""`multi_margin_loss` and `multilabel_margin_loss` as PyTorch's kernels compute them, in graphs of TorchDynamo's.
+"""`multi_margin_loss` and `multilabel_margin_loss` as PyTorch's kernels compute them, in graphs of TorchDynamo.
 
-While AOTAutograd runs, PyTorch's Python dispatcher takes both apart above autograd. What it makes of the second adds
-up what belongs to the labels behind a -1 as well, and of a single sample both are one element instead of a number
-(PyTorch 2.13: `aot_eager` and Inductor give these results).
+While AOTAutograd runs, PyTorch's Python dispatcher decomposes both above autograd. The decomposition of
+`multilabel_margin_loss` also counts the labels after a -1, and both return one element instead of a 0-d tensor for a
+single sample (PyTorch 2.13: `aot_eager` and Inductor give these results).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Tensor = torch.Tensor
 
 
 def with_margin_losses(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A graph that calls the kernels: the same graph, if it has no such loss.
+    """A graph that calls the kernels instead; the same graph if it has no such loss.
 
     ```
     %l = F.multilabel_margin_loss(%x, %t)      →      %l = multilabel_margin_loss(%x, %t)    # of this file
@@ -46,7 +46,7 @@ def multi_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """As `torch.nn.functional.multi_margin_loss`."""
+    """`torch.nn.functional.multi_margin_loss`, with its arguments."""
     return _loss(input, target, (p, margin, weight), target.dim(), size_average, reduce, reduction)
 
 
@@ -57,7 +57,7 @@ def multilabel_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """As `torch.nn.functional.multilabel_margin_loss`."""
+    """`torch.nn.functional.multilabel_margin_loss`, with its arguments."""
     return _loss(input, target, (), input.dim() - 1, size_average, reduce, reduction)
 
 
@@ -70,7 +70,12 @@ def _loss(
     reduce: bool | None,
     reduction: str,
 ) -> Tensor:
-    """dims: 0 and less of a single sample, without a dimension for samples."""
+    """Compute a loss by its kernel.
+
+    Args:
+        more: p, margin and weight of `multi_margin_loss`; empty for `multilabel_margin_loss`.
+        dims: the number of dimensions for samples; less than 1 for a single sample.
+    """
     if size_average is not None or reduce is not None:
         reduction = _reduction.legacy_get_string(size_average, reduce)
     number = _reduction.get_enum(reduction)
@@ -90,7 +95,9 @@ class _Loss(torch.autograd.Function):
         ctx: Any, input: Tensor, target: Tensor, more: tuple[Any, ...], reduction: int
     ) -> Tensor:
         ctx.more, ctx.reduction = more, reduction
-        with torch._C._AutoDispatchBelowAutograd():  # where the dispatcher takes them apart
+        with (
+            torch._C._AutoDispatchBelowAutograd()
+        ):  # the decomposition is registered above autograd
             if more:
                 ctx.save_for_backward(input, target)
                 return aten.multi_margin_loss(input, target, *more, reduction)

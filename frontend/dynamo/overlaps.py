@@ -1,8 +1,9 @@
-"""Writes to parts of expanded tensors in graphs of TorchDynamo, as `tracing/dispatch/overlaps.py` has them for graphs.
+"""Updates through views whose elements share memory, in graphs of TorchDynamo
+(`tracing/dispatch/functions/overlaps.py` for `build()`).
 
-And what depends on strides, after an update of a tensor with gaps: AOTAutograd puts the dense result of another op in
-its place, so that `contiguous()` gives the tensor itself where eager gives a copy. And kernels that leave what `out=`
-names as it is.
+This file also handles ops whose result depends on strides after an update of a tensor with gaps: AOTAutograd replaces
+the tensor by the dense result of another op, so `contiguous()` returns the tensor itself where eager returns a copy.
+It also handles kernels that do not write to their `out=` operand.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from gflow.tracing.dispatch.functions.overlaps import Unwritable, call, unsafe_p
 
 from .sizes import hint_of, is_symbolic
 
-#: parts of the names of functions that may give a tensor whose elements are one in memory
+#: substrings of the names of functions that may return a tensor whose elements share memory
 _OVERLAPPING = ("expand", "as_strided", "broadcast", "meshgrid", "unfold", "views")
 
-#: functions whose results share the tensor's memory without saying so
+#: functions whose results share the tensor's memory, although their schemas declare new tensors
 _UNSAFE = ("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
 
 #: operators that TorchDynamo records, as methods of tensors
@@ -39,13 +40,16 @@ _OPERATORS: dict[Any, Callable[..., Any]] = {operator.setitem: torch.Tensor.__se
 }  # fmt: skip
 
 
-#: functions that give a view of a tensor or a copy, as it lies
+#: functions that return a view or a copy, depending on the tensor's strides
 _BY_LAYOUT = ("contiguous", "reshape", "reshape_as", "flatten", "ravel", "view", "view_as")
 
 
 def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A graph in which each call that may write to a part of such a tensor finds it in memory: the same one, if
-    there is none."""
+    """Replace calls that may write through views whose elements share memory by calls that write to the base's memory.
+
+    Returns:
+        The new graph; the same graph if there is no such call.
+    """
     calls = ("call_method", "call_function")
     left = [
         n for n in module.graph.nodes if n.op in calls and any(m in _name(n) for m in _OVERLAPPING)
@@ -77,11 +81,11 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         held = [storage_of(n.meta.get("example_value")) in shared for n in node.all_input_nodes]
         new.op, new.target = "call_function", _in_memory(new.target, trace)
         if any(held):
-            lies = [
+            marked = [
                 isinstance(a, torch.fx.Node) and storage_of(a.meta.get("example_value")) in shared
                 for a in (*node.args, *node.kwargs.values())
             ]
-            new.target = _unwritten(new.target, lies, trace)
+            new.target = _unwritten(new.target, marked, trace)
     for node in outs:
         copies[node].target = _to_out(
             copies[node].target, (node.meta.get("stack_trace") or "").strip()
@@ -93,17 +97,19 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         storages = [storage_of(n.meta.get("example_value")) for n in node.all_input_nodes]
         if node.op in calls and not by_strides.isdisjoint(storages):
             new, trace = copies[node], (node.meta.get("stack_trace") or "").strip()
-            new.op, new.target = "call_function", _laid_out(_as_function(new.target), trace)
+            new.op, new.target = "call_function", _keeping_strides(_as_function(new.target), trace)
     return torch.fx.GraphModule(module, graph)
 
 
 def with_results_apart(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A graph in which results whose elements are one in memory are copies without such elements: the same graph, if
-    there is none.
+    """Copy results whose elements share memory.
 
-    AOTAutograd lays the gradient of a result out with the result's strides, so that the gradients of elements that
-    are one in memory are one as well (PyTorch 2.13: `aot_eager` and Inductor lose all but the last of them). Results
-    that share memory with arguments or with other results stay: of them AOTAutograd gives views outside of the graph.
+    AOTAutograd gives the gradient of a result the result's strides, so the gradients of elements that share memory
+    also share memory (PyTorch 2.13: `aot_eager` and Inductor lose all but the last of them). Results that share
+    storage with arguments or with other results are not copied: AOTAutograd creates these views outside of the graph.
+
+    Returns:
+        The new graph; the same graph if there is no such result.
     """
     (output,) = module.graph.find_nodes(op="output")
     results = output.all_input_nodes
@@ -124,7 +130,8 @@ def with_results_apart(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _is_overlapping(value: Any) -> bool:
-    """Whether elements are one in memory other than by expansion, whose gradient AOTAutograd lays out apart."""
+    """Whether elements of a result share memory other than by expansion (AOTAutograd gives gradients of expanded
+    tensors memory of their own)."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return False
     if value.layout != torch.strided:
@@ -148,7 +155,8 @@ def _has_gaps(value: Any) -> bool:
 
 
 def storage_of(value: Any) -> int | None:
-    """Which storage a tensor has, or the tensor that a `torch.func` transform wraps; None of what has none."""
+    """The identity of a tensor's storage, or of the tensor that a `torch.func` transform wraps; None for a value
+    without storage."""
     while isinstance(value, torch.Tensor) and is_functorch_wrapped_tensor(value):
         value = get_unwrapped(value)
     strided = isinstance(value, torch.Tensor) and value.layout == torch.strided
@@ -156,7 +164,7 @@ def storage_of(value: Any) -> int | None:
 
 
 def _shared_storages(graph: torch.fx.Graph) -> set[int | None]:
-    """The storages of arguments whose elements are one in memory."""
+    """The storages of arguments whose elements share memory."""
     found: set[int | None] = set()
     for node in graph.nodes:
         value = node.meta.get("example_value")
@@ -168,24 +176,27 @@ def _shared_storages(graph: torch.fx.Graph) -> set[int | None]:
 
 
 def _strided_storages(graph: torch.fx.Graph) -> set[int | None]:
-    """The storages that `as_strided` makes views of."""
+    """The storages of the tensors that `as_strided` is applied to."""
     views = [n for n in graph.nodes if n.op.startswith("call") and "as_strided" in _name(n)]
     found = {storage_of(n.all_input_nodes[0].meta.get("example_value")) for n in views}
     return found - {None}
 
 
 def _as_function(target: Any) -> Callable[..., Any]:
-    """What a node calls: a function, or the method of a name."""
+    """The function that a node calls; a method's name becomes a function."""
     if not isinstance(target, str):
         return target
     return lambda tensor, *args, **kwargs: getattr(tensor, target)(*args, **kwargs)
 
 
-def _laid_out(function: Callable[..., Any], trace: str) -> Callable[..., Any]:
-    """A node's function, which may not give memory another order: `as_strided` counts in it, and AOTAutograd has
-    the result of another op in its place after an update in place."""
+def _keeping_strides(function: Callable[..., Any], trace: str) -> Callable[..., Any]:
+    """A node's function, with an error if it changes the strides of a tensor in place.
 
-    def laid_out(*args: Any, **kwargs: Any) -> Any:
+    `as_strided` counts in the storage of the tensor, and AOTAutograd replaces an updated tensor by the result of
+    another op.
+    """
+
+    def keeping_strides(*args: Any, **kwargs: Any) -> Any:
         held = [
             t if t._base is None else t._base
             for t in (*args, *kwargs.values())
@@ -194,7 +205,7 @@ def _laid_out(function: Callable[..., Any], trace: str) -> Callable[..., Any]:
         before = [t._version for t in held]
         result = function(*args, **kwargs)
         for t, version in zip(held, before, strict=True):
-            if t._version == version or _lies(t) == (t.stride(), t.storage_offset()):
+            if t._version == version or _layout_of(t) == (t.stride(), t.storage_offset()):
                 continue
             raise GraphTraceError(
                 f"a tensor (shape {[*t.shape]}, strides {[*t.stride()]}, storage_offset {t.storage_offset()}) is "
@@ -203,22 +214,25 @@ def _laid_out(function: Callable[..., Any], trace: str) -> Callable[..., Any]:
             )
         return result
 
-    return laid_out
+    return keeping_strides
 
 
-def _lies(held: Any) -> tuple[Any, Any]:
-    """Strides and storage_offset of what stands for a tensor after its updates."""
+def _layout_of(held: Any) -> tuple[Any, Any]:
+    """Strides and storage_offset of the functional tensor's current value, after its updates."""
     torch._sync(held.elem)
     now = torch._from_functional_tensor(held.elem)
     return now.stride(), now.storage_offset()
 
 
-def _unwritten(function: Callable[..., Any], lies: list[bool], trace: str) -> Callable[..., Any]:
-    """A node's function, which may not change those of its arguments that `lies` names: of AOTAutograd's copy of such a
-    tensor, each element is changed once, where eager changes a place in memory once for each of its elements."""
+def _unwritten(function: Callable[..., Any], marked: list[bool], trace: str) -> Callable[..., Any]:
+    """A node's function, with an error if it updates one of the arguments that `marked` marks.
+
+    AOTAutograd copies such a tensor, and then updates each element once; eager updates a memory location once for each
+    of its elements.
+    """
 
     def unwritten(*args: Any, **kwargs: Any) -> Any:
-        held = [a for a, one in zip((*args, *kwargs.values()), lies, strict=True) if one]
+        held = [a for a, one in zip((*args, *kwargs.values()), marked, strict=True) if one]
         before = [t._version for t in held]
         result = function(*args, **kwargs)
         for t, version in zip(held, before, strict=True):
@@ -233,10 +247,10 @@ def _unwritten(function: Callable[..., Any], lies: list[bool], trace: str) -> Ca
 
 
 def _copied(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a function of `_BY_LAYOUT` gives a copy, by the strides that eager's tensor has.
+    """Whether a function of `_BY_LAYOUT` returns a copy, by the strides of the tensor in eager.
 
     Raises:
-        Unwritable: `as_strided` of one that has others now.
+        Unwritable: `as_strided` is applied to a tensor whose current value has other strides.
     """
     name, tensor = getattr(function, "__name__", ""), args[0]
     if name not in (*_BY_LAYOUT, "as_strided") or not hasattr(tensor, "elem"):
@@ -254,17 +268,17 @@ def _copied(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     with torch.utils._python_dispatch._disable_current_modes():
         real = torch.empty_strided(held.shape, held.stride(), dtype=held.dtype, device="meta")
         sequence = get_view_meta_sequence(tensor.elem)
-        lies = apply_view_meta_sequence(real, sequence)
+        view = apply_view_meta_sequence(real, sequence)
         rest = [
             torch.empty(a.shape, device="meta") if isinstance(a, torch.Tensor) else a
             for a in args[1:]
         ]
-        result = function(lies, *rest, **kwargs)
-        return result.untyped_storage()._cdata != lies.untyped_storage()._cdata
+        result = function(view, *rest, **kwargs)
+        return result.untyped_storage()._cdata != view.untyped_storage()._cdata
 
 
 def _to_out(function: Any, trace: str) -> Callable[..., Any]:
-    """A function that is called with `out=`. trace: where the node stands."""
+    """A node's function for calls with `out=`. trace: the node's stack trace, for errors."""
 
     def to_out(*args: Any, **kwargs: Any) -> Any:
         problem = dtype_problem(function, args, kwargs, kwargs["out"], _hint)
@@ -276,13 +290,18 @@ def _to_out(function: Any, trace: str) -> Callable[..., Any]:
 
 
 def _hint(size: Any) -> int:
-    """A size as one of the numbers that it may be: dtypes don't go by it."""
+    """An example value of a size, for checks of dtypes, which do not depend on sizes."""
     found = hint_of(size)
     return 2 if found is None else found
 
 
 def _in_memory(target: Any, trace: str) -> Callable[..., Any]:
-    """A node's function. target: what it was, a function or the name of a method. trace: where the node stands."""
+    """A node's function that writes to the memory of the base.
+
+    Args:
+        target: the node's function, or the name of a method.
+        trace: the node's stack trace, for errors.
+    """
 
     def written_in_memory(*args: Any, **kwargs: Any) -> Any:
         function = target

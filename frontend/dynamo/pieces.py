@@ -1,10 +1,10 @@
-"""A graph that no one program holds, as programs with PyTorch's ops between them.
+"""Partitions a graph that cannot be one program into programs with PyTorch's ops between them.
 
     add, mul, cond(…), tanh, nonzero(…), exp
         →  program(add, mul), cond through PyTorch, program(tanh), nonzero through PyTorch, program(exp)
 
-Ops keep their order, so that updates of inputs and random draws happen as they stand in the graph. Graphs
-inside `cond`, `while_loop`, `scan` and `map` are compiled as well.
+Ops keep their order, so updates of inputs and random draws happen in the order of the graph. Graphs inside `cond`,
+`while_loop`, `scan` and `map` are compiled as well.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _WORTH = 2
 
 @dataclass
 class _Piece:
-    """Neighbouring nodes for one program."""
+    """Adjacent nodes that become one program."""
 
     nodes: list[torch.fx.Node] = field(default_factory=list)
 
     def results(self) -> list[torch.fx.Node]:
-        """The nodes that others read."""
+        """The nodes that nodes outside of the piece read."""
         inside = set(self.nodes)
         return [n for n in self.nodes if any(u not in inside for u in n.users)]
 
 
 class _Program(torch.nn.Module):
-    """A compiled piece, as a graph calls it."""
+    """A compiled piece as a module, so that a graph can call it."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         super().__init__()
@@ -54,10 +54,16 @@ class _Program(torch.nn.Module):
 def in_pieces(
     module: torch.fx.GraphModule, views: bool, compile: Compile
 ) -> tuple[torch.fx.GraphModule, list[str]] | None:
-    """The graph with its pieces compiled, and the names of the ops that run through PyTorch; None if no
-    piece of it can be compiled.
+    """Compile the pieces of a graph that programs can hold.
 
-    views: whether outputs that share memory have to.
+    Args:
+        views: whether outputs that share memory must still share it.
+        compile: the compiler of a piece.
+
+    Returns:
+        The graph with its pieces compiled, and the names of the ops that run through PyTorch. None if no piece can be
+            compiled,
+        or if `views` is set and outputs share memory.
     """
     if views and _outputs_share_memory(module):
         return None
@@ -74,7 +80,7 @@ def in_pieces(
         if piece and program:
             compiled += 1
             _call(out, f"piece_{compiled}", program, piece, copies)
-        elif piece:  # as it stands
+        elif piece:  # its ops run through PyTorch
             inside.difference_update(piece.nodes)
         if node in inside:
             continue
@@ -92,7 +98,7 @@ def in_pieces(
 
 
 def _divide(module: torch.fx.GraphModule) -> list[_Piece]:
-    """Runs of nodes that programs can hold. A part of a result goes where the result is made."""
+    """Maximal runs of nodes that programs can hold. A `getitem` belongs to the piece of its operand."""
     pieces: list[_Piece] = []
     of: dict[torch.fx.Node, _Piece] = {}
     current: _Piece | None = None
@@ -121,7 +127,7 @@ def _worth(nodes: Iterable[torch.fx.Node]) -> bool:
 
 
 def _holds(node: torch.fx.Node) -> bool:
-    """Whether an op can be a part of a program, as far as its schema and types tell."""
+    """Whether an op can be in a program, judged by its schema and the types of its operands and results."""
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
         return False
@@ -145,7 +151,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> bool:
-    """Whether a program can take or give a value: a dense tensor whose sizes don't depend on values."""
+    """Whether a program can take or return a value: a dense tensor without data-dependent sizes, or a number."""
     if isinstance(value, torch.Tensor):
         return (
             type(value) in (FakeTensor, torch.Tensor, torch.nn.Parameter)
@@ -177,7 +183,7 @@ def _compiled_piece(
 
 
 def _arguments(piece: _Piece) -> list[torch.fx.Node]:
-    """The nodes outside that a piece reads."""
+    """The nodes outside of a piece that it reads, in order, each once."""
     inside = set(piece.nodes)
     found = (a for n in piece.nodes for a in n.all_input_nodes if a not in inside)
     return list(dict.fromkeys(found))
@@ -198,7 +204,7 @@ def _call(
 
 
 def _compile_bodies(out: torch.fx.GraphModule, node: torch.fx.Node, compile: Compile) -> int:
-    """Compile the graphs that a higher-order op calls; how many."""
+    """Compile the graphs that a higher-order op calls. Returns how many were compiled."""
     if getattr(node.target, "__name__", None) not in _BODIES:
         return 0
     count = 0

@@ -14,21 +14,21 @@ from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
 from gflow.execution.executor import Compiled
 from gflow.runtime.seeds import Seeds
-from gflow.runtime.tensors import laid_out
+from gflow.runtime.tensors import with_strides
 from gflow.tracing.data.sizes import at_size
 
 from .scalars import Counted
-from .trace_fx import Computed, FxTrace, Given, Lying, Taken, Viewed
+from .trace_fx import ArgumentOutput, ArgumentView, FxTrace, NumberOutput, ResultOutput, ResultView
 
 _stride, _is_neg = torch.Tensor.stride, torch.Tensor.is_neg
 _dtype = attrgetter("dtype")
 
-#: sizes whose numbers are kept
+#: for how many sizes `_Call`s are cached
 _SIZES = 256
 
 
 def _items(numbers: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """Gives the items with these numbers."""
+    """A function that returns the items of a sequence at these positions, as a tuple."""
     if len(numbers) > 1:
         return itemgetter(*numbers)
     return lambda items: tuple(items[n] for n in numbers)
@@ -36,12 +36,18 @@ def _items(numbers: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
 
 @record
 class _Call:
-    """What calls of one size have in common.
+    """What all calls with one size have in common.
 
-    places: of each tensor that is given, its place among the graph's arguments and among the program's, its shape and
-    strides. given, put: gives them out of the graph's arguments; puts these and `arguments` in the program's order.
-    strides, dtypes: of all of them. outputs: as `FxTrace.results`, with the numbers of this size. plain: where all
-    outputs are results as they are, which.
+    Args:
+        arguments: the program's arguments that are not arguments of the graph: constants and sizes; None for the
+            others.
+        places: for each tensor argument, its index among the graph's arguments and among the program's, its shape and
+            strides.
+        given: takes the tensors out of the graph's arguments.
+        put: arranges these tensors and `arguments` in the program's order.
+        strides, dtypes: of the tensors, in the order of `places`.
+        outputs: as `FxTrace.results`, with this size's numbers.
+        plain: the indices of the results, if all outputs are unmodified results; otherwise None.
     """
 
     arguments: list[Any]
@@ -55,8 +61,8 @@ class _Call:
 
 
 class FxProgram:
-    """Takes the graph's arguments as a list, which it empties, as AOTAutograd wants it; returns
-    the graph's outputs as a list."""
+    """A compiled FX graph. A call takes the graph's arguments as a list, which it empties (AOTAutograd's boxed
+    convention), and returns the graph's outputs as a list."""
 
     def __init__(self, found: FxTrace, compiled: Compiled) -> None:
         self.found, self.compiled = found, compiled
@@ -65,7 +71,7 @@ class FxProgram:
         self.seeds = Seeds() if compiled.takes_rng else None
 
     def _call(self, k: N) -> _Call:
-        """What calls with the size `k` have in common."""
+        """Compute and cache what all calls with the size `k` have in common."""
         trace = self.found.trace
         arguments: list[Any] = [i.tensor for i in trace.inputs]
         for index, n in zip(self.found.sizes, k if isinstance(k, tuple) else (k,)):
@@ -78,15 +84,15 @@ class FxProgram:
         ]
         outputs = [
             type(o)(o.index, at_size(o.shape, k), at_size(o.strides, k), at_size(o.offset, k))
-            if isinstance(o, (Lying, Viewed))
+            if isinstance(o, (ResultView, ArgumentView))
             else o.formula(k)
-            if isinstance(o, Computed)
+            if isinstance(o, NumberOutput)
             else at_size(o, k)
             for o in self.found.results
         ]
         if len(self.calls) >= _SIZES:
             del self.calls[next(iter(self.calls))]
-        whole = all(isinstance(o, Given) and o.order is None for o in outputs)
+        whole = all(isinstance(o, ResultOutput) and o.order is None for o in outputs)
         plain = [o.index for o in outputs] if whole else None
         strides = [s for _, _, _, s in places]
         dtypes = [trace.inputs[index].value.dtype for _, index, _, _ in places]
@@ -98,10 +104,19 @@ class FxProgram:
         return made
 
     def __call__(self, args: list[Any], k: N = 0) -> list[Any]:
-        """k: the program's size, if it has one.
+        """Run the program.
+
+        Args:
+            args: the graph's arguments; the list is emptied.
+            k: the value of the program's dynamic dimension, or of both; 0 if it has none.
+
+        Returns:
+            The graph's outputs.
 
         Raises:
-            Beyond: a number among the arguments is none that programs take. They are as they were.
+            Beyond: a number computed from the arguments is out of the range that programs support. `args` is then
+                unchanged.
+            GraphTraceError: an updated argument's elements share memory, or an argument has another dtype.
         """
         call = self.calls.get(k) or self._call(k)
         given = list(args)
@@ -122,13 +137,13 @@ class FxProgram:
             tensor = given[at]
             if tensor.stride() != strides and not _same(shape, tensor.stride(), strides):
                 if index in self.mutated and share_memory(shape, tensor.stride()):
-                    raise GraphTraceError(  # of sizes that were not there when the graph was made
+                    raise GraphTraceError(  # possible for sizes that did not occur when the graph was compiled
                         f"an argument is changed in place, and some of its elements are one in memory (shape "
                         f"{[*shape]}, strides {[*tensor.stride()]}). Pass a copy (.clone())"
                     )
-                tensor = _laid_out(tensor, shape, strides)
+                tensor = _with_strides(tensor, shape, strides)
                 copied.append((index, given[at]))
-            elif tensor.is_neg():  # its memory holds the elements with the other sign
+            elif tensor.is_neg():  # the memory of a negative view holds the negated elements
                 tensor = tensor.resolve_neg()
                 copied.append((index, given[at]))
             arguments[index] = tensor
@@ -150,8 +165,12 @@ class FxProgram:
         return [self._output(out, given, results) for out in call.outputs]
 
     def _converted(self, call: _Call, given: list[Any]) -> list[torch.Tensor]:
-        """Arguments in the program's types. TorchDynamo makes a graph for a Python number of its own (a random one)
-        as float64, and hands over float32."""
+        """The tensor arguments, converted to the program's dtypes. TorchDynamo traces its own Python numbers (random
+        ones) as 0-d float64 tensors, and passes float32.
+
+        Raises:
+            GraphTraceError: a tensor with dimensions, or one that is updated, has another dtype.
+        """
         for (at, index, _, _), dtype in zip(call.places, call.dtypes):
             tensor = given[at]
             if tensor.dtype == dtype:
@@ -164,7 +183,7 @@ class FxProgram:
         return [given[at] for at, _, _, _ in call.places]
 
     def _ran(self, arguments: list[Any], copied: list[tuple[int, torch.Tensor]]) -> None:
-        """What follows a run. Given up in the middle, it can be done again."""
+        """Commit a run: keep the random state and mark updated arguments. It can be repeated if it is interrupted."""
         if self.seeds is not None:
             self.seeds.keep()
         if self.mutated:
@@ -177,22 +196,22 @@ class FxProgram:
             torch.autograd.graph.increment_version(copied.get(index, arguments[index]))
 
     def _output(self, out: Any, given: list[Any], results: list[torch.Tensor]) -> Any:
-        if isinstance(out, Given):
+        if isinstance(out, ResultOutput):
             result = results[out.index]
-            # no view of another tensor: the caller may update it
+            # `data`, so that it is no view for autograd: the caller may update it
             return result if out.order is None else result.permute(out.order).data
-        if isinstance(out, Lying):
+        if isinstance(out, ResultView):
             return results[out.index].as_strided(out.shape, out.strides, out.offset)
-        if isinstance(out, Viewed):
+        if isinstance(out, ArgumentView):
             of = given[out.index]
             return of.as_strided(out.shape, out.strides, of.storage_offset() + out.offset)
         if isinstance(out, Counted):
             return out.value(given)
-        return given[out.index] if isinstance(out, Taken) else out
+        return given[out.index] if isinstance(out, ArgumentOutput) else out
 
 
 def boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """A plain function that AOTAutograd calls with a list of arguments."""
+    """A plain function with AOTAutograd's boxed calling convention (`_boxed_call`): it takes one list of arguments."""
 
     def call(args: list[Any]) -> Any:
         return run(args)
@@ -202,11 +221,11 @@ def boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
 
 
 def _same(shape: tuple[int, ...], found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether strides are equal but for dimensions in which nothing steps."""
+    """Whether strides are equal in all dimensions of more than one element."""
     return 0 in shape or all(f == w or n == 1 for f, w, n in zip(found, wanted, shape))
 
 
-def _laid_out(
+def _with_strides(
     tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> torch.Tensor:
     if tuple(tensor.shape) != shape:
@@ -214,4 +233,4 @@ def _laid_out(
             f"a program for a tensor of shape {list(shape)} was given {list(tensor.shape)}"
         )
     with torch.no_grad():
-        return laid_out(tensor, strides)
+        return with_strides(tensor, strides)

@@ -1,4 +1,4 @@
-"""What a backward computes again, and what the forward keeps for it."""
+"""Which values a backward recomputes, and which the forward saves for it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch.utils.checkpoint import CheckpointPolicy
 def partition(
     joint: torch.fx.GraphModule, inputs: Any, **more: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """AOTAutograd's division of a joint graph into forward and backward, with random draws kept.
+    """AOTAutograd's partition of a joint graph into forward and backward, in which results of random ops are saved.
 
-    A checkpointed module computes its forward again in the backward, with the same random numbers.
-    AOTAutograd would save and restore the generator's state round each draw, which no program can
-    hold; the mask of a dropout is small, so the forward keeps what it drew instead.
+    A checkpointed module recomputes its forward in the backward, with the same random numbers. AOTAutograd would save
+    and restore the generator's state around each random op, which a program cannot do. The results of random ops (a
+    dropout's mask) are small, so the forward saves them instead.
 
-    An argument that the forward updates in place may be kept for the backward, which would read the new values: a copy
-    is kept instead.
+    An argument that the forward updates in place may be saved for the backward, which would then read the new value.
+    The forward saves a copy instead.
     """
     for node in joint.graph.nodes:
         if must_recompute(node) and _draws(node):
@@ -33,7 +33,8 @@ def partition(
 
 
 def _copy_updated(forward: torch.fx.GraphModule, results: int) -> None:
-    """Have a forward keep copies of what it updates. results: how many of its outputs are no kept tensors."""
+    """Make a forward save copies of the tensors that it updates. results: how many of its outputs come before the
+    saved tensors."""
     graph = forward.graph
     (output,) = graph.find_nodes(op="output")
     copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
@@ -47,7 +48,7 @@ def _copy_updated(forward: torch.fx.GraphModule, results: int) -> None:
         with graph.inserting_before(update):
             given[at] = graph.call_function(torch.ops.aten.clone.default, (kept,))
         given[at].meta.update(kept.meta)
-        with kept.meta["val"].fake_mode:  # memory of its own
+        with kept.meta["val"].fake_mode:  # a fake tensor with its own storage
             given[at].meta["val"] = torch.empty_like(kept.meta["val"])
     if given != list(output.args[0]):
         output.args = (tuple(given),)
@@ -55,7 +56,7 @@ def _copy_updated(forward: torch.fx.GraphModule, results: int) -> None:
 
 
 def _updated_outside(forward: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    """The arguments that AOTAutograd updates after a forward, which gives it their new values."""
+    """The arguments that AOTAutograd updates after a forward, from values that the forward returns."""
     (output,) = forward.graph.find_nodes(op="output")
     taken = [
         d.mutated_input
@@ -66,7 +67,7 @@ def _updated_outside(forward: torch.fx.GraphModule) -> list[torch.fx.Node]:
 
 
 def _base(node: torch.fx.Node) -> torch.fx.Node:
-    """What a node is a view of; itself where it is none."""
+    """The node that a node is a view of, through any number of views; the node itself if it is no view."""
     while node.op == "call_function":
         parts = node.target is operator.getitem
         if not parts and not getattr(node.target, "is_view", False):
@@ -83,7 +84,7 @@ def _draws(node: torch.fx.Node) -> bool:
 
 
 def _keep(node: torch.fx.Node) -> None:
-    """Mark the tensors that a node gives."""
+    """Mark the tensors that a node returns as saved."""
     if isinstance(node.meta.get("val"), torch.Tensor):
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
         return

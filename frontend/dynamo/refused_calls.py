@@ -1,7 +1,7 @@
-"""The checks that a graph's tracer makes of each call, for graphs of TorchDynamo.
+"""The tracer's checks of each call, for graphs of TorchDynamo.
 
-AOTAutograd takes ops apart and drops those that nothing reads before gflow sees a graph of them. So the checks see the
-calls above it, as the author wrote them: while it runs TorchDynamo's graph on tensors without values.
+AOTAutograd decomposes ops and drops unused ones before gflow receives a graph. Therefore the checks run above it, on
+the calls of the author's code, while AOTAutograd runs TorchDynamo's graph on fake tensors.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from gflow.tracing.dispatch.recorder import describe
 
 from .trace_fx import location
 
-#: functions whose ops PyTorch's Python dispatcher, which AOTAutograd switches on, takes apart above any mode
+#: functions whose ops PyTorch's Python dispatcher, which AOTAutograd enables, decomposes above any mode
 _TAKEN_APART = (
     "hardshrink", "multi_margin_loss", "multilabel_margin_loss", "softshrink",
 )  # fmt: skip
-#: what eager's kernel says of an assertion without a message
+#: the error message of eager's kernel for an assertion without a message
 _ASSERTED = "Expected Tensor with single nonzero value, but got zero"
 
 
 class RefusedCalls(TorchDispatchMode):
-    """While AOTAutograd compiles a graph, a call that eager's kernels refuse for dtypes, sizes or numbers is an error.
+    """A mode for the time in which AOTAutograd compiles a graph: a call that eager's kernels refuse is an error.
+
+    The checks concern dtypes, sizes and numbers.
 
     Raises:
-        GraphTraceError: there is such a call. It names the line that TorchDynamo knows of it.
+        GraphTraceError: there is such a call. The message has the line, as far as TorchDynamo knows it.
     """
 
     supports_higher_order_operators = True
@@ -48,10 +50,10 @@ class RefusedCalls(TorchDispatchMode):
 
 
 def check_apart(module: torch.fx.GraphModule) -> None:
-    """Checks the calls of a graph of TorchDynamo that AOTAutograd shows no mode, one by one.
+    """Check those calls of a graph of TorchDynamo that AOTAutograd does not pass to modes, one by one.
 
     Raises:
-        GraphTraceError: there is one that eager's kernels refuse.
+        GraphTraceError: eager's kernels refuse one of them.
     """
     for node in module.graph.nodes:
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -61,7 +63,7 @@ def check_apart(module: torch.fx.GraphModule) -> None:
             (node.args, node.kwargs), lambda n: n.meta.get("example_value")
         )
         call = getattr(torch.Tensor, name) if node.op == "call_method" else node.target
-        # their own: the one that TorchDynamo names for backends is another
+        # the tensors' own fake mode: TorchDynamo gives backends another one
         examples = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)]
         if not examples:
             continue
@@ -71,7 +73,7 @@ def check_apart(module: torch.fx.GraphModule) -> None:
 
 
 def keep_assertions(module: torch.fx.GraphModule) -> None:
-    """Gives assertions without a message eager's: AOTAutograd drops the overload that has none."""
+    """Give assertions without a message eager's message: AOTAutograd drops the overload without one."""
     for node in module.graph.find_nodes(op="call_function", target=torch._assert_async):
         if len(node.args) + len(node.kwargs) == 1:
             given = node.args[0] if node.args else next(iter(node.kwargs.values()))
@@ -80,7 +82,7 @@ def keep_assertions(module: torch.fx.GraphModule) -> None:
 
 
 def _place() -> str:
-    """Where the node that runs comes from, as errors begin; nothing where it runs none."""
+    """The location of the node that runs, as error messages begin with it; "" if no node runs."""
     loc = location(traceback.get_current_meta(), "")
     if not loc.line:
         return ""

@@ -1,4 +1,4 @@
-"""Results that are views of updated arguments, in graphs with symbolic sizes: made outside of AOTAutograd."""
+"""Results that are views of updated arguments, in graphs with symbolic sizes: created after AOTAutograd's function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .overlaps import storage_of
 from .sizes import is_symbolic
 
 _INTEGERS = (int, bool, float, torch.SymInt, torch.SymBool, torch.SymFloat, torch.Size)
-#: `x += y` and its kin, as functions
+#: augmented assignments (`x += y`), as functions
 _AUGMENTED = {
     getattr(operator, f"i{name}")
     for name in (
@@ -21,7 +21,7 @@ _AUGMENTED = {
         *("and", "or", "xor", "lshift", "rshift"),
     )
 }
-#: methods that change a tensor's sizes or memory in place: a call after them cannot be repeated without them
+#: methods that change a tensor's sizes or storage in place: calls after them cannot be repeated alone
 _LAYOUT = {
     *("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_"),
     *("set_", "resize_", "resize_as_"),
@@ -31,20 +31,24 @@ _LAYOUT = {
 def with_views_outside(
     module: torch.fx.GraphModule, compile: Callable[[torch.fx.GraphModule], Callable[..., Any]]
 ) -> Callable[..., Any]:
-    """A graph of TorchDynamo's, compiled, whose results that are views of updated arguments are made of the arguments
-    after the call, as eager makes them.
+    """Compile a graph of TorchDynamo so that results which are views of updated arguments are created after the call,
+    as in eager.
 
-    AOTAutograd repeats the calls that made such a view if no number in them is symbolic. Otherwise it takes strides and
-    offset from what the compiled graph returns, which is a view of the argument's new value and not of the argument:
-    the view begins where the argument's memory begins, not where the argument does, and has the strides of a tensor
-    without gaps (PyTorch 2.13: `aot_eager` and Inductor return the wrong elements).
+    AOTAutograd repeats the calls that created such a view if no number in them is symbolic. Otherwise it takes strides
+    and offset from the result of the compiled graph, which is a view of the argument's new value and not of the
+    argument. The view then begins where the argument's storage begins, and has the strides of a tensor without gaps
+    (PyTorch 2.13: `aot_eager` and Inductor return the wrong elements).
 
     ```
     x.mul_(y); v = x[: x.shape[0] // 2]; return v, z      compiled: x.mul_(y); return z
                                                            after it: x[: x.shape[0] // 2]
     ```
 
-    compile: makes a function of the graph that is left.
+    Args:
+        compile: compiles the graph that remains.
+
+    Returns:
+        A function with the graph's arguments and results.
     """
     taken = _returned_views(module)
     if not taken:
@@ -66,7 +70,7 @@ def with_views_outside(
         results = list(run(*args))
         made = views(*args)
         for place, which, is_cut in zip(places, order, cut):
-            view = made[which]  # without a gradient where the graph made it so
+            view = made[which]  # detached where the graph's result requires no gradient
             results.insert(place, view.detach() if is_cut and view.requires_grad else view)
         return tuple(results)
 
@@ -74,7 +78,7 @@ def with_views_outside(
 
 
 def _returned_views(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    """Results that view calls and numbers alone make of updated arguments. None, where no size is symbolic."""
+    """The results that view calls and numbers alone derive from updated arguments. Empty if no size is symbolic."""
     nodes = list(module.graph.nodes)
     arguments = [n for n in nodes if n.op == "placeholder"]
     symbolic = any(map(_is_symbolic, (n.meta.get("example_value") for n in arguments)))
@@ -96,7 +100,7 @@ def _returned_views(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
 
 
 def _subgraph(module: torch.fx.GraphModule, wanted: list[torch.fx.Node]) -> torch.fx.GraphModule:
-    """The calls that make `wanted`, of a graph's arguments as they are."""
+    """A graph of the calls that compute `wanted` from a graph's arguments."""
     needed = {n for out in wanted for n in _ancestors(out)}
     graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     for node in module.graph.nodes:
@@ -109,7 +113,7 @@ def _subgraph(module: torch.fx.GraphModule, wanted: list[torch.fx.Node]) -> torc
 
 
 def _ancestors(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """A node and all that it is made of. An update in place stands for what it updates."""
+    """A node and all nodes that it depends on. An update in place is replaced by the tensor that it updates."""
     todo, seen = [_origin(node)], set[torch.fx.Node]()
     while todo:
         at = todo.pop()
@@ -120,14 +124,15 @@ def _ancestors(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def _origin(node: torch.fx.Node) -> torch.fx.Node:
-    """What a node's result is: the first operand of an update in place, by however many of them."""
+    """The tensor of which a node's result is the in-place update, through any number of updates; otherwise the node
+    itself."""
     while (target := _written(node)) is not None and _is_same(node, target):
         node = target
     return node
 
 
 def _written(node: torch.fx.Node) -> torch.fx.Node | None:
-    """What a call updates in place, if it does."""
+    """The operand that a call updates in place, if there is one."""
     first = node.args[0] if node.args and isinstance(node.args[0], torch.fx.Node) else None
     if node.op == "call_method":
         name = str(node.target)
@@ -147,7 +152,8 @@ def _written(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _may_be_repeated(node: torch.fx.Node, place: int | None) -> bool:
-    """Whether a node may be called again after a graph: an argument, a view of the memory `place`, or a number."""
+    """Whether a node may be called again after the graph: it is an argument, a number, or a view of the storage
+    `place`."""
     if node.op == "placeholder":
         return True
     value = node.meta.get("example_value")

@@ -1,4 +1,4 @@
-"""Matrices that PyTorch's kernels factor, row-major in graphs of TorchDynamo's."""
+"""Row-major operands for kernels that factor matrices, in graphs of TorchDynamo."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ _METHODS = {f.__name__ for f in FACTORING if hasattr(torch.Tensor, f.__name__)}
 
 
 def with_row_major_matrices(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A graph whose functions that factor a matrix take a row-major one: the same graph, if there is none.
+    """A graph in which functions that factor a matrix get a row-major one; the same graph if there is no such
+    function.
 
-    PyTorch's kernels factor a row-major matrix transposed and another as it is, and the backward asks the same question
-    of the matrix that was kept. In a program a matrix is row-major, whatever the graph's was (as `networks` has it
-    for `build()`): the gradient of `det(x.t())` was transposed.
+    PyTorch's kernels factor a row-major matrix transposed and other matrices as they are, and the backward makes the
+    same distinction by the strides of the saved matrix. A saved matrix of a program is always row-major, so the
+    gradient of `det(x.t())` would be transposed (`tracing/dispatch/functions/networks.py` does the same for
+    `build()`).
 
     ```
     %d = torch.linalg.det(%x)      →      %m = %x.contiguous(); %d = torch.linalg.det(%m)

@@ -1,9 +1,10 @@
-"""Updates of 0-d float64 tensors on the CPU, which TorchDynamo takes for Python numbers and may drop.
+"""Updates of 0-d float64 tensors on the CPU, which TorchDynamo may treat as Python numbers and drop.
 
-TorchDynamo passes a Python float as a 0-d float64 tensor that a symbol stands for, and gives such a symbol to a tensor
-of the author's, too. Where AOTAutograd finds no use of a symbol (`torch/fx/passes/_tensorify_python_scalars.py`),
-TorchDynamo starts again, and removes the nodes that show the symbol's tensor
-(`OutputGraph.remove_tensorify_specialized_graphargs`): the input, and also `x.add_(1)`, which gives that tensor.
+TorchDynamo passes a Python float as a 0-d float64 tensor with a symbol for its value, and also gives 0-d float64
+tensors of the author's such a symbol. If AOTAutograd finds no use of a symbol
+(`torch/fx/passes/_tensorify_python_scalars.py`), TorchDynamo traces again, and removes the nodes whose result has the
+symbol (`OutputGraph.remove_tensorify_specialized_graphargs`): the input, and also `x.add_(1)`, which returns that
+tensor.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from gflow.tracing.dispatch.functions.overlaps import Unwritable
 
 @contextlib.contextmanager
 def scalar_updates_kept(module: torch.fx.GraphModule) -> Iterator[None]:
-    """While AOTAutograd compiles a graph, the symbols of its tensors pass for constants: nothing starts again for them.
+    """While AOTAutograd compiles a graph, mark the symbols of its tensors as specialized, so that TorchDynamo does not
+    trace again for them.
 
     Raises:
-        Unwritable: another number of the graph will make TorchDynamo start again all the same.
+        Unwritable: the graph updates such a tensor, and TorchDynamo will trace again because of a Python number of the
+            graph.
     """
     updated: list[torch.fx.Node] = []
     tensors: set[str] = set()
@@ -54,7 +57,7 @@ def scalar_updates_kept(module: torch.fx.GraphModule) -> Iterator[None]:
 
 
 def _symbol(value: Any) -> str | None:
-    """The name of the symbol that stands for the number in a 0-d float64 tensor."""
+    """The name of the symbol that represents the value of a 0-d float64 tensor; None if there is none."""
     if not isinstance(value, FakeTensor) or value.dtype != torch.float64 or value.dim():
         return None
     memo = value.item_memo

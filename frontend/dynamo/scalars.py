@@ -1,7 +1,8 @@
-"""Python integers of TorchDynamo's graphs that are no sizes: inputs of a program, with their values at each call.
+"""Python integers of TorchDynamo's graphs that are not sizes: inputs of a program, with their values at each call.
 
-A symbol that no tensor's shape, strides or offset has is a number. What ops take of it (n, 2 n + 1, n / 3) is computed
-by Python before each call, and brought along as a 0-d tensor; what int64 or float32 does not hold runs op by op.
+A symbol that occurs in no tensor's shape, strides or offset is a number. Its expressions that ops read (n, 2 n + 1, n
+/ 3) are computed by Python before each call, and passed as 0-d tensors. A call whose numbers exceed int64 or float32
+runs op by op.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from gflow.tracing.dispatch.symbols.exact_numbers import INTEGERS
 from gflow.tracing.dispatch.symbols.held_numbers import NUMBERS
 
 aten = torch.ops.aten
-#: what kinds of parameters a number may stand for, by schemas
+#: kinds of schema parameters that may be such a number
 TAKERS = ("NumberType", "FloatType", "TensorType")
-#: ops with rules of their own for 0 or for negative integers
+#: ops with special cases for 0 or for negative integers
 _OWN_RULES = frozenset(
     f"aten::{n}"
     for n in (
@@ -35,26 +36,26 @@ _OWN_RULES = frozenset(
 _RULES_OF_INTEGERS = frozenset(
     f"aten::{n}" for n in ("pow", "floor_divide", "remainder", "fmod", "div")
 )
-#: dtypes that hold what `Counted.value` gives
+#: dtypes that represent all results of `Counted.value`
 _WIDE = (torch.int64, torch.float64, torch.float32, torch.bfloat16)
 _MOST = float(torch.finfo(torch.float32).max)
 
 
 class Beyond(Exception):
-    """A number of a call is none that programs take."""
+    """A number of a call is out of the range that programs support."""
 
 
 @record
 class Counted:
-    """A number that follows from integers among a graph's arguments."""
+    """A number that is computed from integers among a graph's arguments."""
 
     function: Callable[[Sequence[Any]], Any]
 
     def value(self, given: Sequence[Any]) -> Any:
-        """What it is in a call with these arguments.
+        """The number in a call with these arguments.
 
         Raises:
-            Beyond: programs do not take it.
+            Beyond: it is out of the range of int64 or float32, or cannot be computed.
         """
         try:
             found = self.function(given)
@@ -67,7 +68,7 @@ class Counted:
 
 
 def numbers_in(module: torch.fx.GraphModule) -> dict[Any, int]:
-    """The symbols that are no sizes, by the argument that each is."""
+    """The symbols of a graph that are not sizes, each with the index of its argument."""
     found: dict[Any, int] = {}
     for index, node in enumerate(module.graph.find_nodes(op="placeholder")):
         value = node.meta.get("val")
@@ -81,7 +82,7 @@ def numbers_in(module: torch.fx.GraphModule) -> dict[Any, int]:
 
 
 def _sizes(value: Any) -> set[Any]:
-    """The symbols in shapes, strides and offsets."""
+    """The symbols in shapes, strides and offsets of the tensors in a value."""
     if isinstance(value, (list, tuple)):
         return set().union(*map(_sizes, value))
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
@@ -91,19 +92,23 @@ def _sizes(value: Any) -> set[Any]:
 
 
 def counted(expr: Any, places: Mapping[Any, int]) -> Counted:
-    """A formula of integers among the arguments. places: which each symbol is.
+    """A formula of integers among the arguments.
+
+    Args:
+        expr: a sympy expression.
+        places: the argument index of each symbol.
 
     Raises:
-        Fixed: it has other symbols, or functions that are not known.
+        Fixed: the expression has other symbols, or unknown functions.
     """
     return Counted(_function(sympy.sympify(expr), places))
 
 
 def check_taken(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Whether a program takes a number of any value as an argument of an op.
+    """Check that a program supports a number of any value as an argument of an op.
 
     Raises:
-        Fixed: the op has rules of its own for some numbers, or computes in a dtype that does not hold all.
+        Fixed: the op has special cases for some numbers, or computes in a dtype that does not represent all of them.
     """
     dtypes = [a.dtype for a in args if isinstance(a, TraceValue) and not a.is_number]
     floating = any(d.is_floating_point for d in dtypes)
@@ -114,9 +119,10 @@ def check_taken(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> No
 
 
 def check_held(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """
+    """Check that the dtype in which an op computes represents all numbers.
+
     Raises:
-        Fixed: the op computes in a dtype that does not hold all numbers, and refuses those.
+        Fixed: it does not, and the op refuses such numbers.
     """
     if func not in NUMBERS:
         return
@@ -146,7 +152,7 @@ def _function(expr: Any, places: Mapping[Any, int]) -> Callable[[Sequence[Any]],
     if apply is None:
         raise Fixed(str(expr))
     parts = [_function(a, places) for a in expr.args]
-    return lambda given: reduce(apply, [part(given) for part in parts])  # of one: itself
+    return lambda given: reduce(apply, [part(given) for part in parts])  # of one part: its value
 
 
 def _power(a: Any, b: Any) -> Any:

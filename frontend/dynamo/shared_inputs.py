@@ -1,9 +1,9 @@
 """Graphs of TorchDynamo that update an argument which shares elements with another one, in the first call or later.
 
-AOTAutograd puts such arguments together into one (a synthetic base), makes each of them again from it, and gets results
-that are views of them wrong: in PyTorch 2.13 `aot_eager` raises for `x.add_(1); return y[0]`, or loses elements. Such a
-graph runs as in eager mode. TorchDynamo's guards don't look at memory where no two arguments of the first call share
-any, so calls of such a graph are looked at one by one.
+AOTAutograd replaces such arguments by one synthetic base and views of it, and handles results that are views of them
+wrongly: in PyTorch 2.13 `aot_eager` raises for `x.add_(1); return y[0]`, or loses elements. Such a graph runs as in
+eager mode. If no two arguments of the first call share memory, TorchDynamo has no guard for it, so the arguments of
+each call are compared here.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .sizes import hint_of
 
 _log = logging.getLogger("gflow")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-#: its place, its name, an example without memory
+#: a tensor argument: its index, its name, a fake tensor
 _Argument = tuple[int, str, torch.Tensor]
 
 
 @record
 class _Place:
-    """Where a tensor without memory lies in its storage: what `overlap` asks of a tensor."""
+    """The layout of a fake tensor in its storage, with the methods of a tensor that `overlap` calls."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -51,13 +51,13 @@ class _Place:
 
 
 def updated_in_shared_memory(module: torch.fx.GraphModule) -> tuple[str, str] | None:
-    """The names of an argument that a graph updates and of one that shares elements with it, if there are such."""
+    """The names of an argument that a graph updates and of one that shares elements with it; None if there are none."""
     arguments = _strided(module)
     by_storage: dict[int, list[tuple[int, str, torch.Tensor]]] = {}
     for at, name, value in arguments:
         by_storage.setdefault(value.untyped_storage()._cdata, []).append((at, name, value))
     for group in by_storage.values():
-        # views count the updates of all that lies in their memory
+        # tensors of one storage share a version counter
         if len(group) < 2 or not any(value._version for _, _, value in group):
             continue
         for (_, a, first), (_, b, second) in combinations(group, 2):
@@ -71,8 +71,9 @@ def updated_in_shared_memory(module: torch.fx.GraphModule) -> tuple[str, str] | 
 
 
 def _updated(module: torch.fx.GraphModule, arguments: Sequence[_Argument]) -> list[_Argument]:
-    """The arguments that a graph updates. Their examples count versions, some of which TorchDynamo makes itself where
-    two that are no views of each other lie in one memory (`x`, `x.detach()`): then the graph runs on views of them."""
+    """The arguments that a graph updates, by the version counters of their fake tensors. TorchDynamo itself increments
+    some counters where two arguments share a storage without being views of each other (`x`, `x.detach()`); then the
+    graph runs on aliases of them."""
     suspects = [a for a in arguments if a[2]._version]
     storages = [value.untyped_storage()._cdata for _, _, value in arguments]
     if all(storages.count(value.untyped_storage()._cdata) == 1 for _, _, value in suspects):
@@ -90,8 +91,12 @@ def _updated(module: torch.fx.GraphModule, arguments: Sequence[_Argument]) -> li
 
 
 def apart_in_each_call(module: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run`, a compiled graph whose arguments were apart when it was compiled; a call in which one that it updates
-    shares elements with another one runs as in eager mode."""
+    """`run` with a check of each call: if an argument that the graph updates shares elements with another one, the
+    call runs as in eager mode.
+
+    Args:
+        run: the compiled graph, whose arguments did not share elements when it was compiled.
+    """
     arguments = _strided(module)
     if len(arguments) < 2:
         return run
@@ -102,7 +107,7 @@ def apart_in_each_call(module: torch.fx.GraphModule, run: Callable[..., Any]) ->
     fixed = not any(
         isinstance(n, torch.SymInt) for _, _, v in arguments for n in (*v.shape, *v.stride())
     )
-    apart: list[int] = []  # where arguments of the latest call lay that were apart
+    apart: list[int] = []  # addresses of the latest call whose arguments shared no elements
     said = False
 
     def call(*args: Any) -> Any:
@@ -122,7 +127,7 @@ def apart_in_each_call(module: torch.fx.GraphModule, run: Callable[..., Any]) ->
     return call
 
 
-#: what is said of a graph that runs in eager mode
+#: the warning for a graph that runs in eager mode
 SHARED = (
     "torch.compile: a graph runs as in eager mode, since it updates one of the arguments %s and %s, which "
     "share memory; pass a copy (.clone()) of one of them"
@@ -130,14 +135,14 @@ SHARED = (
 
 
 def _overlapping(given: dict[int, torch.Tensor], updated: Sequence[int]) -> tuple[int, int] | None:
-    """An argument that is updated and one that shares elements with it."""
+    """The indices of an argument that is updated and of one that shares elements with it; None if there are none."""
     by_begin = sorted((*span(t), at) for at, t in given.items())
-    open_: list[tuple[int, int]] = []  # those before that may reach this far: end, number
+    open_: list[tuple[int, int]] = []  # earlier ones that may extend to here: end, index
     written = set(updated)
     for begin, end, at in by_begin:
         open_ = [(last, other) for last, other in open_ if last > begin]
         for _, other in open_:
-            same = given[at] is given[other]  # TorchDynamo knows of that
+            same = given[at] is given[other]  # TorchDynamo guards identity
             if not same and written & {at, other} and overlap(given[at], given[other]):
                 return at, other
         open_.append((end, at))
@@ -145,7 +150,7 @@ def _overlapping(given: dict[int, torch.Tensor], updated: Sequence[int]) -> tupl
 
 
 def _strided(module: torch.fx.GraphModule) -> list[_Argument]:
-    """The tensors among a graph's arguments: their places, names and examples."""
+    """The tensors among a graph's arguments: indices, names and fake tensors."""
     nodes = module.graph.find_nodes(op="placeholder")
     found = [(at, n.name, n.meta.get("example_value")) for at, n in enumerate(nodes)]
     return [
@@ -155,7 +160,7 @@ def _strided(module: torch.fx.GraphModule) -> list[_Argument]:
 
 
 def _place(value: torch.Tensor) -> Any:
-    """None where sizes are not known."""
+    """The layout of a fake tensor in its storage; None if its sizes are not known."""
     shape, strides = [*map(hint_of, value.shape)], [*map(hint_of, value.stride())]
     offset = hint_of(value.storage_offset())
     if None in (*shape, *strides, offset):

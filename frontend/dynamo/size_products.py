@@ -1,4 +1,5 @@
-"""Products of three and more sizes in AOTAutograd's graphs, which PyTorch writes down with the first two alone."""
+"""Products of three or more sizes in AOTAutograd's graphs, of which PyTorch's generated code multiplies only the first
+two."""
 
 from __future__ import annotations
 
@@ -6,16 +7,16 @@ import operator
 
 import torch
 
-#: what sympy takes of any number of operands, and Python's operators of two
+#: operators that take any number of operands in sympy, and two in Python
 _BINARY = (operator.mul, operator.and_, operator.or_)
 
 
 def with_binary_products(module: torch.fx.GraphModule) -> None:
-    """Write each product of several sizes as products of two.
+    """Rewrite each product of several sizes as products of two, in place.
 
-    `make_fx` records the sympy expression `s0*s1*s2`, where it meets one that no op of the graph has made, as one node
-    `operator.mul(s0, s1, s2)`. The code of a graph module is `s0 * s1` then, so that a stride or a size is too small,
-    without an error (PyTorch 2.13, `_build_proxy_for_sym_expr`).
+    `make_fx` records the sympy expression `s0*s1*s2`, if no op of the graph computes it, as one node `operator.mul(s0,
+    s1, s2)`. The generated code of the graph module is then `s0 * s1`, and a stride or a size is too small, without an
+    error (PyTorch 2.13, `_build_proxy_for_sym_expr`).
     """
     found = [
         n for n in module.graph.nodes if n.op == "call_function" and n.target in _BINARY and len(n.args) > 2

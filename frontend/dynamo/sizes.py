@@ -1,10 +1,10 @@
-"""Symbolic sizes of TorchDynamo's graphs: one program for a range of one of them, or of two.
+"""Symbolic sizes of TorchDynamo's graphs: programs for ranges of one dynamic dimension, or of two.
 
-A graph's symbols have other values at each call. A program follows one of them, n, over a domain
-(`gflow.tracing.data.sizes`), and is made for what the others are: numbers, or a n + b (the length of
-each layer's cache beside that of the mask). Which it is, two calls tell; before there are two, lengths that differ by
-one at most are taken to grow together. A call for which it is not so gets another program: where calls have shown two
-sizes that vary on their own, one that follows both, if there can be one.
+The symbols of a graph have other values at each call. A program has one dynamic dimension n, with a domain
+(`gflow.tracing.data.sizes`). The other symbols are constants, or a n + b (the length of each layer's cache next to
+that of the mask). Two calls determine which. Before the second call, lengths that differ by at most one are assumed to
+grow together. A call that contradicts this gets another program. Once calls have shown that two sizes vary
+independently, that program has both as dynamic dimensions, if possible.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from .trace_fx import FxTrace, Untraceable
 
 _log = logging.getLogger("gflow")
 
-#: programs of one graph; what they don't serve runs op by op
+#: the maximal number of programs of a graph; calls that none of them covers run op by op
 MOST_PROGRAMS = 16
 
-#: sizes up to which a program is made for, if memory allows it
+#: the size up to which a program is compiled, if memory allows it
 _REACH = 1024
 
-#: bytes that the largest value of a program may have at the end of its range, where it needs less at the size that it
-#: is made for: memory is reserved for the greatest size, and used as far as a call needs it
+#: bytes that the largest value of a program may have at the upper bound of its range. Memory is reserved for the
+#: largest size, and a call touches only what it needs
 _ROOM = 1 << 28
 
-#: calls that tell which sizes vary together
+#: the number of latest calls that determine which sizes vary together
 _CALLS = 16
 
-#: sizes of calls whose programs are remembered
+#: the number of combinations of sizes whose program is cached
 _SEEN = 1 << 12
 
-#: sizes from here on that are alike are taken to grow together
+#: equal sizes from here on are assumed to grow together
 _LENGTH = 5
 
 
 @record
 class Place:
-    """Where a call has a symbol's value: argument `index`, or its dimension `dim`."""
+    """Where a call has a symbol's value: argument `index` itself, or its dimension `dim`."""
 
     index: int
     dim: int | None
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether a size is symbolic: the value is one, or a tensor that has one."""
+    """Whether a value is a symbolic size, or a tensor with symbolic sizes or strides."""
     if isinstance(value, torch.Tensor):
         sizes = (*value.shape, *value.stride())
         return any(isinstance(s, torch.SymInt) for s in sizes)
@@ -67,17 +67,17 @@ def is_symbolic(value: Any) -> bool:
 
 
 def hint_of(size: Any) -> int | None:
-    """A size, or the one that a symbolic size had where it was traced; None where that is not known."""
+    """A size as an integer; of a symbolic size the value with which it was traced, None if that is unknown."""
     if not isinstance(size, torch.SymInt):
         return int(size)
     return int(size.node.hint) if size.node.has_hint() else None
 
 
 def places_of(module: torch.fx.GraphModule) -> dict[Any, Place]:
-    """The symbols of a graph's arguments, and where a call has their values.
+    """Where a call has the values of the symbols of a graph's arguments.
 
     Raises:
-        Untraceable: it has some in formulas alone.
+        Untraceable: a symbol occurs only inside of formulas.
     """
     found: dict[Any, Place] = {}
     free: set[Any] = set()
@@ -100,9 +100,16 @@ def places_of(module: torch.fx.GraphModule) -> dict[Any, Place]:
 
 
 class SizedProgram:
-    """A graph with symbolic sizes: takes its arguments as a list, which it empties, and returns its outputs as a list.
+    """A graph with symbolic sizes. A call takes the arguments as a list, which it empties, and returns the outputs as
+    a list.
 
-    compile: a program of a trace. trace: the graph's for what sizes are. otherwise: the graph op by op.
+    Args:
+        module: the graph.
+        phase: "forward" or "backward".
+        trace: traces the graph with given formulas for its sizes.
+        compile: compiles a trace.
+        otherwise: runs the graph op by op.
+        numbers: symbols that are inputs of all programs.
     """
 
     def __init__(
@@ -114,7 +121,6 @@ class SizedProgram:
         otherwise: Callable[[list[Any]], Any],
         numbers: Collection[Any] = (),
     ) -> None:
-        """numbers: symbols that programs have as inputs, whatever they are."""
         self.phase, self._trace, self._compile, self._otherwise = phase, trace, compile, otherwise
         self._places = {s: p for s, p in places_of(module).items() if s not in numbers}
         self._beyond = False
@@ -150,10 +156,10 @@ class SizedProgram:
             return self._otherwise(args)
 
     def prepare(self, hints: dict[Any, int] | None) -> None:
-        """Have a program for what sizes are expected to be, if they are known.
+        """Compile a program for the expected sizes, if they are known.
 
         Raises:
-            Fixed, Untraceable, LoweringError, Unsupported: there cannot be one, not for these sizes alone either.
+            Fixed, Untraceable, LoweringError, Unsupported: there can be no program, not even for these sizes alone.
         """
         if hints is None:
             return
@@ -166,7 +172,7 @@ class SizedProgram:
         self._history = [hints]
 
     def _find(self, values: dict[Any, int]) -> tuple[Callable[..., Any], N]:
-        """The program for these sizes, and what varies in it."""
+        """The program for these sizes, compiled if necessary, and the value of its dynamic dimensions."""
         for symbol, n in values.items():
             self._values[symbol].add(n)
         last, self._last = self._last, values
@@ -200,7 +206,10 @@ class SizedProgram:
         return self._otherwise(args)
 
     def _new(self, values: dict[Any, int], last: dict[Any, int]) -> tuple[Callable[..., Any], N]:
-        """A program for these sizes. last: those of the call before.
+        """Compile a program for these sizes.
+
+        Args:
+            last: the sizes of the previous call.
 
         Raises:
             Fixed, Untraceable, LoweringError, Unsupported: there can be none.
@@ -230,7 +239,8 @@ class SizedProgram:
         return self._keep(_Sized(None, fixed, None, run)), 0
 
     def _by_variety(self, values: dict[Any, int], last: dict[Any, int]) -> Iterator[Any]:
-        """Symbols that may vary, those that vary now first, then those that have varied most."""
+        """The symbols that may vary: first those that differ from the previous call, then those with the most values
+        so far."""
 
         def rank(symbol: Any) -> tuple[Any, ...]:
             change = abs(values[symbol] - last[symbol]) if last else 0
@@ -242,10 +252,10 @@ class SizedProgram:
     def _follow(
         self, variable: Any, values: dict[Any, int], last: dict[Any, int]
     ) -> tuple[Callable[..., Any], int]:
-        """A program in which one symbol varies.
+        """Compile a program with one dynamic dimension.
 
         Raises:
-            Fixed, LoweringError, Unsupported, CompileError: it cannot.
+            Fixed, LoweringError, Unsupported, CompileError: it is not possible.
         """
         n = values[variable]
         others = {s: _related(s, variable, values, last) for s in self._symbols if s != variable}
@@ -264,7 +274,8 @@ class SizedProgram:
         return self._keep(_Sized(variable, others, domain, self._compile(found))), k
 
     def _groups(self, values: dict[Any, int]) -> list[tuple[Any, dict[Any, tuple[int, int]]]]:
-        """Sizes that have varied on their own, those with fewer values first, and what others are beside each."""
+        """The symbols that have varied independently, those with fewer values first, each with the formulas of the
+        symbols that depend on it."""
         moving = [s for s in self._symbols if len({call[s] for call in self._history}) > 1]
         groups: list[tuple[Any, dict[Any, tuple[int, int]]]] = []
         for symbol in sorted(moving, key=lambda s: -len(self._values[s])):
@@ -281,7 +292,8 @@ class SizedProgram:
         return groups[::-1]
 
     def _along(self, symbol: Any, variable: Any) -> tuple[int, int] | None:
-        """What a symbol was beside another in all calls, (b, a) for b + a n."""
+        """The coefficients (b, a) with which a symbol was b + a n in all calls, where n is another symbol; None if
+        there are none."""
         calls = {(call[variable], call[symbol]) for call in self._history}
         (n, value), *rest = calls
         change = next((m - n for m, _ in rest if m != n), 0)
@@ -295,10 +307,10 @@ class SizedProgram:
     def _follow_both(
         self, groups: list[tuple[Any, dict[Any, tuple[int, int]]]], values: dict[Any, int]
     ) -> tuple[Callable[..., Any], N]:
-        """A program in which two symbols vary.
+        """Compile a program with two dynamic dimensions.
 
         Raises:
-            Fixed, LoweringError, Unsupported, CompileError: they cannot.
+            Fixed, LoweringError, Unsupported, CompileError: it is not possible.
         """
         moving = {s for variable, others in groups for s in (variable, *others)}
         constant = {s: (n, 0) for s, n in values.items() if s not in moving}
@@ -324,7 +336,7 @@ class SizedProgram:
                 found.trace.size = with_forms(found.trace)
             except (
                 Fixed
-            ) as error:  # too high a degree, or too large: the other way round it may not be
+            ) as error:  # too high a degree, or too large: try with the symbols exchanged
                 problem = error
                 continue
             made = _Sized(outer, others, domains[0], self._compile(found), second)
@@ -344,8 +356,14 @@ class SizedProgram:
 
 @record
 class _Sized:
-    """A program and the sizes that it is for. others: of symbols that it does not follow, by what they are, b + a n.
-    second: the other size that it follows."""
+    """A program and the sizes that it covers.
+
+    Args:
+        variable: the symbol that is its dynamic dimension n; None if it has none.
+        others: the coefficients (b, a) of each other symbol, whose value must be b + a n.
+        domain: the range of n.
+        second: the second dynamic dimension.
+    """
 
     variable: Any
     others: dict[Any, tuple[int, int]]
@@ -354,7 +372,8 @@ class _Sized:
     second: Second | None = None
 
     def k(self, values: dict[Any, int]) -> N | None:
-        """Of the program's size, None where it is not for these."""
+        """The value of the program's dynamic dimension, or of both, for these sizes; None if the program does not
+        cover them."""
         n = 0 if self.domain is None else values[self.variable]
         if any(values[s] != b + a * n for s, (b, a) in self.others.items()):
             return None
@@ -381,7 +400,7 @@ class _Sized:
 def _related(
     symbol: Any, variable: Any, values: dict[Any, int], last: dict[Any, int]
 ) -> tuple[int, int]:
-    """What a symbol is beside the one that varies, (b, a) for b + a n, by two calls; or by a guess."""
+    """The coefficients (b, a) with which a symbol is b + a n, derived from two calls, or guessed from one."""
     value, n = values[symbol], values[variable]
     change = n - last[variable] if last else 0
     if change:
@@ -408,7 +427,7 @@ def _range(module: torch.fx.GraphModule, symbol: Any) -> tuple[int, int]:
 
 
 def hints_of(module: torch.fx.GraphModule) -> dict[Any, int] | None:
-    """The sizes that a graph's symbols had when it was traced."""
+    """The values that a graph's symbols had when it was traced; None if one is unknown."""
     found: dict[Any, int] = {}
     for node in module.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
@@ -422,12 +441,12 @@ def hints_of(module: torch.fx.GraphModule) -> dict[Any, int] | None:
 
 
 def _above(n: int) -> int:
-    """The power of two that is not less."""
+    """The smallest power of two that is at least n."""
     return 1 << max(0, n - 1).bit_length()
 
 
 def _largest(trace: Trace) -> Callable[[N], int]:
-    """The bytes of a trace's largest value, by the size."""
+    """A function from the size to the bytes of a trace's largest value."""
     shapes = {v.shape: v.dtype.itemsize for op in trace.ops for v in op.results if v is not None}
     return lambda at: max(
         (itemsize * math.prod(at_size(shape, at)) for shape, itemsize in shapes.items()), default=0
@@ -435,7 +454,7 @@ def _largest(trace: Trace) -> Callable[[N], int]:
 
 
 def _affordable_pair(trace: Trace, domains: list[Domain], k: tuple[int, int]) -> list[Domain]:
-    """The same of two: the one that is further beyond its size becomes shorter."""
+    """`_affordable` for two dimensions: halves the range that extends further beyond its current size."""
     largest = _largest(trace)
     most, allowed = [d.most for d in domains], max(_ROOM, 4 * largest(k))
     least = [max(2 * n, d.least + 1) for n, d in zip(k, domains)]
@@ -448,7 +467,7 @@ def _affordable_pair(trace: Trace, domains: list[Domain], k: tuple[int, int]) ->
 
 
 def _affordable(trace: Trace, domain: Domain, k: int) -> Domain:
-    """A domain as far up as memory for the greatest size is no waste."""
+    """The domain with an upper bound whose memory is within `_ROOM`, or within four times that of the size `k`."""
     largest = _largest(trace)
     most, allowed = domain.most, max(_ROOM, 4 * largest(k))
     while most > max(2 * k, domain.least + 1) and largest(most) > allowed:

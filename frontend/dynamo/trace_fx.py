@@ -1,4 +1,4 @@
-"""An FX graph of functional ATen ops, as AOTAutograd makes it, as a `Trace`."""
+"""Converts an FX graph of functional ATen ops, the output of AOTAutograd, to a `Trace`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .scalars import TAKERS, Counted, check_held, check_taken, counted
 aten = torch.ops.aten
 _SAME_VALUE = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)
 _COPY = (aten.lift_fresh_copy.default,)
-#: their offset counts from where the memory of a tensor begins
+#: ops whose offset counts from the beginning of the tensor's storage
 _FROM_START = (
     aten.as_strided.default,
     aten.as_strided_copy.default,
@@ -38,28 +38,30 @@ _FROM_START = (
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^L\['(?P<name>\w+)'\]\.?")
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-#: what no dimension of the IR can be, not even where a stand-in stands for a size
+#: exclusive upper bound of dimensions of the IR, including stand-ins
 _LARGE = 1 << 62
-#: what stands for a size that varies, or could
+#: from here on, an integer may be a stand-in for a dynamic dimension
 _STANDS = STAND_INS[0] // 2
-#: ops that take sizes as numbers
+#: ops whose numbers are sizes of their result
 _RANGES = ("aten::arange", "prims::iota")
 _NUMBERS = ("NumberType", "FloatType")
 
 
 class Untraceable(Exception):
-    """The graph holds something that a program cannot; the message names it."""
+    """The graph has something that a program cannot have; the message names it."""
 
 
 @dataclass
 class FxTrace:
-    """A trace, and what the graph's results are made of.
+    """A trace, and how the graph's results are made from it.
 
-    arguments: for each placeholder, its index among the trace's inputs; None for one that is no tensor.
-    results: for each output of the graph, what it is (`Taken`, `Viewed`, `Given`, `Lying`, `Computed` or a plain value;
-    integers may vary with the trace's size).
-    sizes: the indices of the inputs that bring the trace's size along, or both.
-    numbers: inputs that are computed from integers among the graph's arguments.
+    Args:
+        trace: the trace.
+        arguments: for each placeholder, its index among the trace's inputs; None for one that is not a tensor.
+        results: for each output of the graph an `ArgumentOutput`, `ArgumentView`, `ResultOutput`, `ResultView` or
+            `NumberOutput`, or a plain value; integers may depend on the trace's dynamic dimension.
+        sizes: the indices of the inputs that hold the trace's dynamic dimension, or both.
+        numbers: inputs that are computed from integers among the graph's arguments.
     """
 
     trace: Trace
@@ -70,23 +72,23 @@ class FxTrace:
 
 
 @record
-class Taken:
+class ArgumentOutput:
     """An output that is placeholder number `index` itself."""
 
     index: int
 
 
 @record
-class Given:
-    """An output that is result number `index` of the trace, its dimensions permuted if `order`."""
+class ResultOutput:
+    """An output that is result number `index` of the trace, with its dimensions permuted by `order`, if given."""
 
     index: int
     order: tuple[int, ...] | None = None
 
 
 @record
-class Lying:
-    """An output that lies in the memory of result number `index` of the trace."""
+class ResultView:
+    """An output that is a view of the storage of result number `index` of the trace. offset: in elements."""
 
     index: int
     shape: tuple[int, ...]
@@ -95,9 +97,9 @@ class Lying:
 
 
 @record
-class Viewed:
-    """An output that is a view of placeholder number `index`. AOTAutograd makes a user's view of an argument again by
-    the strides and the offset that it finds here. offset: from where the placeholder begins."""
+class ArgumentView:
+    """An output that is a view of placeholder number `index`. AOTAutograd recreates the user's view of an argument
+    from the strides and the offset of this output. offset: in elements, from the beginning of the placeholder."""
 
     index: int
     shape: tuple[int, ...]
@@ -106,8 +108,8 @@ class Viewed:
 
 
 @record
-class Computed:
-    """An output that is a number computed from the size of a call."""
+class NumberOutput:
+    """An output that is a number computed from the dynamic dimensions of a call."""
 
     formula: Callable[[N], Any]
 
@@ -120,18 +122,21 @@ def trace_fx(
     formulas: Formulas | None = None,
     numbers: Mapping[Any, int] | None = None,
 ) -> FxTrace:
-    """The trace of a graph of ATen calls.
+    """Convert a graph of ATen calls to a trace.
 
     Args:
-        module: the graph, of TorchDynamo's or AOTAutograd's.
-        name: the trace's. phase: of its ops, "forward" or "backward".
-        views: whether outputs that share memory still do, so that an update of one in place is seen by the others.
-        formulas: the symbolic sizes, in terms of the program's.
-        numbers: symbols that are inputs but not sizes, with the numbers of their arguments.
+        module: the graph, of TorchDynamo or AOTAutograd.
+        name: the name of the trace.
+        phase: the phase of its ops, "forward" or "backward".
+        views: whether outputs that share memory must still share it, so that an update of one in place changes the
+            others.
+        formulas: the symbolic sizes, in terms of the program's dynamic dimensions.
+        numbers: symbols that are inputs but not sizes, with the indices of their arguments.
 
     Raises:
-        Untraceable: nested graphs, tensors that no program takes.
-        Fixed, Narrower: sizes that no program follows, or one for a part of them alone.
+        Untraceable: the graph has nested graphs, tensors or calls that no program can have.
+        Fixed: a symbolic size cannot be dynamic.
+        Narrower: it can be dynamic in a part of its range.
     """
     formulas = formulas or Formulas(None, None, {})
     return _Converter(module, name, phase, views, formulas, numbers or {}).run()
@@ -151,14 +156,14 @@ class _Converter:
         self.module, self.phase, self.views = module, phase, views
         self.formulas, self.guards = formulas, list[Any]()
         self.size: list[Any] = []
-        self.takes = False  # the call at hand takes a number of the graph's call
+        self.takes = False  # the current op reads a number of the call
         self.now: torch.fx.Node | None = None
         self.bases: dict[torch.fx.Node, torch.fx.Node] = {}
         self.trace = Trace(name)
         self.values: dict[torch.fx.Node, Any] = {}
         self.updates: dict[int, TraceValue] = {}
         self.placeholders: dict[torch.fx.Node, int] = {}
-        self.given: dict[torch.fx.Node, Given] = {}
+        self.given: dict[torch.fx.Node, ResultOutput] = {}
         self.found = FxTrace(self.trace, [])
         self.count = 0
 
@@ -186,7 +191,7 @@ class _Converter:
             self.size.append(wrap(Number(self, value, own.most, None)))
 
     def _number(self, expr: Any, floating: bool) -> TraceValue:
-        """The input that brings a number of the call along."""
+        """The input for a number of the call, created at its first use."""
         known = self.counted.get(expr)
         if known is None:
             dtype = torch.float64 if floating else torch.int64
@@ -199,7 +204,7 @@ class _Converter:
         return known
 
     def _follows_numbers(self, value: Any) -> bool:
-        """Whether a symbolic number follows from those of the call."""
+        """Whether a symbolic number depends on numbers of the call that are inputs."""
         return isinstance(value, _SYMBOLIC) and not value.node.expr.free_symbols.isdisjoint(
             self.numbers
         )
@@ -207,7 +212,7 @@ class _Converter:
     def record_number(
         self, func: Any, args: tuple[Any, ...], dtype: torch.dtype, words: Any = None
     ) -> TraceValue:
-        """A 0-d op of numbers that are made of sizes."""
+        """Record a 0-d op on numbers that are computed from sizes."""
         assert self.now is not None
         self.count += 1
         value = TraceValue(self.count, (), dtype, (), torch.device("cpu"), is_number=True)
@@ -240,18 +245,18 @@ class _Converter:
         self.count += 1
         strides = self._sizes(like.stride() if strides is None else strides)
         if self.formulas.second is not None and math.prod(shape) >= _LARGE:
-            raise Fixed(f"{math.prod(shape)} elements")  # at the stand-ins
+            raise Fixed(f"{math.prod(shape)} elements")  # with the stand-ins as sizes
         return TraceValue(self.count, shape, like.dtype, strides, like.device)
 
     def _input(self, like: torch.Tensor, role: str, name: str, tensor: Any) -> int:
         shape, own = self._sizes(like.shape), self._sizes(like.stride())
-        # of the graph's own sizes: products of what `_sizes` gives are numbers at the stand-in
+        # computed from the symbolic sizes: products of the results of `_sizes` would be plain integers
         strides = None if tensor is not None or _is_dense(shape, own) else _row_major(like.shape)
         entry = TraceInput(self._value(like, strides), role, name, tensor)
         self.trace.inputs.append(entry)
         return len(self.trace.inputs) - 1
 
-    # nodes, by their kind
+    # one method for each kind of node
 
     def _placeholder(self, node: torch.fx.Node) -> None:
         like = node.meta.get("val")
@@ -325,16 +330,19 @@ class _Converter:
     def _check_numbers(
         self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """
+        """Check the operands of an op.
+
         Raises:
-            Fixed: numbers that follow from a size are beside tensors of a dtype that does not hold them all.
-            Untraceable: a number is, or PyTorch's kernel refuses the operands.
+            Fixed: a number that depends on a size is combined with tensors of a dtype that does not represent all its
+                values.
+            Untraceable: a constant number is not representable in that dtype, or PyTorch's kernel refuses the
+                operands.
         """
         target: Any = node.target
         refused = CHECKS.get(target)
         values = [a.meta.get("val") if isinstance(a, torch.fx.Node) else a for a in node.args]
         if refused is not None and (reason := refused(tuple(values))) is not None:
-            raise Untraceable(f"{target}, which {reason}")  # its kernel says so when it runs
+            raise Untraceable(f"{target}, which {reason}")  # PyTorch's kernel then raises it
         if target not in NUMBERS:
             return
         if any(isinstance(a, TraceValue) and a.is_number for a in (*args, *kwargs.values())):
@@ -348,8 +356,8 @@ class _Converter:
             raise Untraceable(f"{target}, which {problem}")
 
     def _counts_in_argument(self, node: torch.fx.Node) -> bool:
-        """Whether a call of `as_strided` or its kin has an offset, and a tensor in an argument's memory: where that
-        begins differs between calls, and nothing guards it."""
+        """Whether a node is an `as_strided` (or a copy or scatter of this kind) with an offset, in the storage of an
+        argument. The argument's offset in its storage differs between calls, and no guard depends on it."""
         words = dict(zip((a.name for a in node.target._schema.arguments), node.args)) | node.kwargs  # type: ignore[union-attr]
         if words.get("storage_offset") is None:
             return False
@@ -357,7 +365,11 @@ class _Converter:
         return any(_storage(p) == place for p in self.placeholders if "val" in p.meta)
 
     def _update(self, node: torch.fx.Node, args: tuple[Any, ...]) -> None:
-        """A placeholder takes a value at the end of the graph."""
+        """Record that a placeholder gets a new value at the end of the graph.
+
+        Raises:
+            Untraceable: the new value has another shape or dtype.
+        """
         target: Any = node.args[0]
         index = self.found.arguments[self.placeholders[target]]
         old, new = args[0], args[1]
@@ -375,8 +387,14 @@ class _Converter:
         self.found.results = [self._result(out) for out in outputs]
 
     def _find_bases(self, outputs: Sequence[Any]) -> None:
-        """Outputs that share memory, or lie in that of what an argument is updated with, and the node that has all of
-        it: AOTAutograd makes a user's view again by the strides and the offset that it finds here."""
+        """Find, for outputs that share storage with each other or with the new value of an argument, the node that
+        fills the storage.
+
+        AOTAutograd recreates the user's views from the strides and offsets of these outputs.
+
+        Raises:
+            Untraceable: there is no such node for a view of an updated argument, and sizes are symbolic.
+        """
         groups: dict[int, list[torch.fx.Node]] = {}
         for out in dict.fromkeys(o for o in outputs if isinstance(o, torch.fx.Node)):
             if isinstance(self.values[out], TraceValue) and out not in self.placeholders:
@@ -401,7 +419,7 @@ class _Converter:
                 dtype = node.meta["val"].dtype
                 self.bases |= {o: node for o in group if o.meta["val"].dtype == dtype}
         symbolic = self.formulas.domain is not None or self.formulas.others
-        # where sizes are known, AOTAutograd repeats the calls that made the view; else it takes the result's offset
+        # with static sizes AOTAutograd repeats the calls that made the view; otherwise it uses the result's offset
         if symbolic and any(
             id(self.values[o]) not in new for key in shared if key in updated for o in shared[key]
         ):
@@ -418,11 +436,11 @@ class _Converter:
         if isinstance(value, torch.SymInt):
             return self.formulas.concrete(value)
         if isinstance(value, _SYMBOLIC):
-            return Computed(partial(self.formulas.value, value.node.expr))
+            return NumberOutput(partial(self.formulas.value, value.node.expr))
         if not isinstance(value, TraceValue):
             return value
         if out in self.placeholders:
-            return Taken(self.placeholders[out])
+            return ArgumentOutput(self.placeholders[out])
         viewed = self._viewed(out, value)
         if viewed is not None:
             return viewed
@@ -434,10 +452,10 @@ class _Converter:
             return known
         like = out.meta["val"]
         (offset,) = self._sizes([like.storage_offset()])
-        return Lying(known.index, value.shape, self._strides_of(out), offset)
+        return ResultView(known.index, value.shape, self._strides_of(out), offset)
 
-    def _viewed(self, out: torch.fx.Node, value: TraceValue) -> Viewed | None:
-        """What an output is of an argument that it is a view of, and that nothing updates."""
+    def _viewed(self, out: torch.fx.Node, value: TraceValue) -> ArgumentView | None:
+        """An output as a view of an argument that is not updated; None if it is none."""
         like = out.meta["val"]
         same = [p for p in self.placeholders if "val" in p.meta and _storage(p) == _storage(out)]
         if not same or like.is_conj() or like.is_neg():
@@ -447,13 +465,14 @@ class _Converter:
         if first.dtype != like.dtype or any(n in self.updates for n in numbers):
             return None
         (offset,) = self._sizes([like.storage_offset() - first.storage_offset()])
-        return Viewed(self.placeholders[same[0]], value.shape, self._strides_of(out), offset)
+        return ArgumentView(self.placeholders[same[0]], value.shape, self._strides_of(out), offset)
 
     def _strides_of(self, node: torch.fx.Node) -> tuple[int, ...]:
         return self._sizes(node.meta["val"].stride())
 
     def _fills_its_storage(self, node: torch.fx.Node) -> bool:
-        """Whether a node's tensor is row-major, but for strides along dimensions of 1, and has all of its memory."""
+        """Whether a node's tensor is row-major (strides of dimensions of 1 are ignored) and covers its whole
+        storage."""
         like = node.meta["val"]
         shape = self._sizes(like.shape)
         offset, nbytes = self._sizes([like.storage_offset(), like.untyped_storage().nbytes()])
@@ -464,9 +483,9 @@ class _Converter:
             and nbytes == math.prod(shape) * like.element_size()
         )
 
-    def _give(self, value: TraceValue, node: torch.fx.Node) -> Given:
-        """A result. Results are row-major; for one of another dense layout, its dimensions in the
-        order of memory are returned, and permuted back by the caller."""
+    def _give(self, value: TraceValue, node: torch.fx.Node) -> ResultOutput:
+        """Add a result to the trace. Results are row-major: of a result with another dense layout, the dimensions are
+        returned in the order of memory, and the caller permutes them back."""
         order = _memory_order(value.shape, self._strides_of(node))
         outputs = self.trace.outputs
         if order is not None:
@@ -478,7 +497,7 @@ class _Converter:
             value = permuted
             order = tuple(order.index(d) for d in range(len(order)))
         outputs.append(TraceOutput(value, None, f"output.{len(outputs)}"))
-        return Given(len(outputs) - 1, order)
+        return ResultOutput(len(outputs) - 1, order)
 
     # values
 
@@ -492,7 +511,11 @@ class _Converter:
         raise Untraceable(f"an op that gives a {type(result).__name__}")
 
     def _resolve(self, arg: Any, kind: str = "") -> Any:
-        """kind: what the call takes, by its schema."""
+        """The value of an argument of a node. kind: the kind of the parameter in the op's schema.
+
+        Raises:
+            Fixed: a symbolic number cannot be an input of the program.
+        """
         if isinstance(arg, torch.fx.Node):
             arg = self.values[arg]
         elif isinstance(arg, tuple):
@@ -522,7 +545,7 @@ def _flat(parts: Any) -> Iterator[TraceValue | None]:
 
 
 def _row_major(shape: Sequence[Any]) -> list[Any]:
-    """shape: numbers, or symbolic sizes."""
+    """Row-major strides in elements. shape: integers, or symbolic sizes."""
     strides: list[Any] = []
     step: Any = 1
     for size in reversed(shape):
@@ -537,8 +560,8 @@ def _storage(node: torch.fx.Node) -> int:
 
 
 def _memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
-    """The dimensions as they lie in memory, outermost first; None if that is their own order, or if
-    the strides are not those of a dense tensor."""
+    """The dimensions in the order of memory, outermost first; None if they are row-major already, or if the strides
+    are not those of a dense tensor."""
     if 0 in shape:
         return None
     order = tuple(sorted(range(len(shape)), key=lambda d: (-strides[d], shape[d] == 1, d)))
@@ -560,7 +583,8 @@ def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def location(meta: Mapping[str, Any], phase: str) -> SourceLoc:
-    """Where a node comes from, by what it holds: the innermost line, and the module. Line 0 is none."""
+    """The location of a node by its metadata: the innermost line of its stack trace, and the module path. Line 0 means
+    unknown."""
     file, line = "<unknown>", 0
     frames = list(_FRAME.finditer(meta.get("stack_trace") or ""))
     if frames:

@@ -1,4 +1,4 @@
-"""What a function reads besides its arguments, as far as it can be seen from outside."""
+"""The modules and tensors that a function reads besides its arguments."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gflow.tracing.reads.state import StateGuard
 
 
 class Captured:
-    """Modules and tensors that a callable reaches: by its closure, globals, bound object, arguments of a partial,
-    and what these hold; of functions that it calls as well. A module is its own.
+    """The modules and tensors that a callable reaches by its closure, globals, bound object, and arguments of a
+    partial, and by their contents; also those of functions that it calls. A module reaches itself.
 
-    They are looked for anew when what was looked at is not what it was.
+    The search is repeated when one of the searched objects has changed.
     """
 
     def __init__(self, target: Any) -> None:
@@ -23,7 +23,7 @@ class Captured:
         self._guard: StateGuard | None = None
 
     def parts(self) -> list[Any]:
-        """Modules that lie in no other one, and tensors."""
+        """Modules that no other one contains, and tensors."""
         if isinstance(self.target, torch.nn.Module):
             return [self.target]
         if self._guard is None or not self._guard.holds():

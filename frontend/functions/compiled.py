@@ -72,7 +72,7 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
         )
     target = unwrapped(target)
     if isinstance(target, CompiledModule):
-        if target._runner.engine:  # of XRTModule: it stays, unless another one is given
+        if target._runner.engine:  # the engine of an XRTModule is kept, unless another one is given
             passes = options.get("passes") or target._options["passes"]
             engine = passes.engine or target._runner.engine
             options["passes"] = replace(passes, engine=engine)
@@ -95,7 +95,7 @@ class _Program(Graph):
         whole: bool,
         options: dict[str, Any],
     ) -> None:
-        # start-up: the compiler, and TorchDynamo, are loaded by who needs them
+        # imported here for start-up time
         from gflow.compiler import CompileOptions
 
         super().__init__()
@@ -150,15 +150,15 @@ class _Runner:
             return self._with_state(args, kwargs)
         if gradients in self._by_dynamo:
             return self._pieces()(args, kwargs)
-        raised = False  # an error of the function's own
+        raised = False  # an error of the function itself
         try:
             run = self._gradients() if gradients else self.program
             return run(*args, **kwargs)
         except (GraphError, Undivided, LoweringError, *UNTRACED) as error:
-            # of TorchDynamo: a function that PyTorch compiles by itself, as `scan` does
+            # an error of TorchDynamo: a function that PyTorch compiles by itself, such as `scan`
             problem: Exception = error
         except Exception as error:
-            # traced arguments are leaves, which autograd lets nothing update
+            # traced arguments are leaves, which autograd does not allow to update
             if "a leaf Variable that requires grad" in str(error) and _has_history(args, kwargs):
                 problem = Undivided("an argument that is updated in place")
             elif is_traced(error) and not self.whole:
@@ -172,15 +172,16 @@ class _Runner:
     def _by_itself(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool, error: Exception
     ) -> Any:
-        """A call whose function raised an error while it was traced: what it is called with may be wrong, which eager
-        mode says itself, or it looks whether it is compiled (`torch.compiler.is_compiling`), and cannot be."""
+        """Run a call whose function raised an error while it was traced in eager mode. Either its arguments are wrong,
+        and eager raises the error itself, or it checks whether it is compiled (`torch.compiler.is_compiling`), and
+        cannot be."""
         result = self.target(*args, **kwargs)
         self._pieces().because_of(error)
         self._by_dynamo.add(gradients)
         return result
 
     def explain_recompiles(self) -> Recompiles:
-        """Of both kinds of calls, in the order in which they were compiled."""
+        """The compilations for calls with and without gradients, in order."""
         graphs = [self.program] if self._pairs is None else [self.program, self._pairs]
         found = [made for graph in graphs for made in graph.explain_recompiles()]
         return Recompiles(sorted(found, key=lambda made: made.when))
@@ -188,8 +189,8 @@ class _Runner:
     def _bound(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call in the form of all that equal it; as it is spelled where hooks of a module may see that, and
-        where it does not fit, which is the function's own error."""
+        """The call in its normal form; unchanged if hooks of a module may observe the form, or if it does not fit,
+        which is the function's own error."""
         function: Any = self.target
         if isinstance(function, torch.nn.Module):
             if function._forward_pre_hooks or function._forward_hooks:
@@ -215,7 +216,7 @@ class _Runner:
     def _divided(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool, problem: Exception
     ) -> Any:
-        """A call that no program holds, because of `problem`."""
+        """Run a call that cannot be one program, because of `problem`."""
         if isinstance(problem, GraphInputError):
             self._kinds |= stateful_kinds(args, kwargs)
             if holds_state(args, kwargs, self._kinds):
@@ -223,7 +224,7 @@ class _Runner:
         if self.whole and not gradients:
             raise problem
         if isinstance(problem, GraphTraceError) and problem.by_eager and not self.whole:
-            result = self.target(*args, **kwargs)  # what eager refuses, it says itself
+            result = self.target(*args, **kwargs)  # eager raises its own error
             self._pieces().leave_to_eager(problem.by_eager)
             self._by_dynamo.add(gradients)
             return result
@@ -234,13 +235,13 @@ class _Runner:
             split.leave_to_eager(f"TorchDynamo would {problem.hidden}")
         try:
             result = split(args, kwargs)
-        except UNTRACED as error:  # of a whole one
+        except UNTRACED as error:  # `fullgraph` is set
             if not isinstance(problem, Undivided):
                 raise problem from error
             if isinstance(error, torch._dynamo.exc.BackendCompilerFailed):
                 raise
             raise _refusal(problem, error) from error
-        if not isinstance(problem, GraphInputError):  # other arguments may do
+        if not isinstance(problem, GraphInputError):  # calls with other arguments may succeed
             self._by_dynamo.add(gradients)
         return result
 
@@ -256,8 +257,8 @@ class _Runner:
         return self._pairs
 
     def _with_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call with an object that holds tensors, such as a model's cache of keys and values, and may be changed by
-        it: TorchDynamo follows what happens to its attributes. What it holds grows, so sizes vary from the start."""
+        """Run a call with an object that holds tensors, such as a model's cache of keys and values, and may be changed
+        by it: TorchDynamo tracks its attributes. The tensors grow, so sizes are dynamic from the start."""
         if self._stateful is None:
             options = self.program.config.compile_options
             self._stateful = Split(self.target, options, self.whole, dynamic=True)
@@ -270,7 +271,7 @@ class _Runner:
 
 
 def _refusal(problem: Undivided, error: Exception) -> GraphError:
-    """What to say where TorchDynamo refuses a function that was left to it."""
+    """The error if TorchDynamo refuses a function that was left to it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     where = " ".join(line for line in lines if line.startswith("File"))
     return GraphError(
@@ -295,13 +296,14 @@ class CompiledModule:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._runner.engine and is_building():
-            # under the name that it has in the graph, which gives what it computes to the engine
+            # under its name in the graph, which gives its ops to the engine
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
         return self._runner(args, kwargs)
 
     def explain_recompiles(self) -> Recompiles:
-        """Each compilation so far: when, seconds, and what no earlier program served. What went through TorchDynamo
-        (a call that was split) is not among them; `TORCH_LOGS=recompiles` tells of that."""
+        """Each compilation so far: when it happened, its duration in seconds, and the difference to all earlier
+        programs. Calls that went through TorchDynamo (split ones) are not listed; `TORCH_LOGS=recompiles` shows their
+        reasons."""
         return self._runner.explain_recompiles()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -316,7 +318,7 @@ def _rebuild(module: torch.nn.Module, options: dict[str, Any]) -> Any:
 
 
 def _compiled_module(module: torch.nn.Module, run: _Runner, options: dict[str, Any]) -> Any:
-    """An object of a subclass of the module's class, over the module's own attributes."""
+    """An instance of a subclass of the module's class that shares the module's attributes."""
     kind = type(module)
     slots = ("_original", "_runner", "_options")
     body = {"__slots__": slots, "__module__": kind.__module__, "__qualname__": kind.__qualname__}

@@ -38,7 +38,13 @@ from .second_order import Again
 
 
 class Pair(Plan):
-    """The plan of a call, with its backward."""
+    """The plan of a call, with its backward.
+
+    Args:
+        backward: the plan of the backward that uses all results.
+        structure: the results and gradients of the call.
+        compile_backward: compiles another backward.
+    """
 
     def __init__(
         self,
@@ -56,7 +62,7 @@ class Pair(Plan):
         self.result_views = result_views
         self.divided, self.structure = divided, spec
         self.compile_backward = compile_backward
-        #: by the results that take no part
+        #: by the unused results
         self.backwards: dict[frozenset[int], tuple[Divided, Compiled]] = {
             frozenset(): (divided, backward)
         }
@@ -67,7 +73,7 @@ class Pair(Plan):
         ]
 
     def backward(self, missing: frozenset[int]) -> tuple[Divided, Compiled]:
-        """The backward of a call whose results `missing` take no part in it."""
+        """The backward of a call in which the results `missing` are not used."""
         if missing not in self.backwards:
             part = without(self.divided, missing)
             made = self.backwards[frozenset()][1]
@@ -79,7 +85,7 @@ class Pair(Plan):
 
 
 class Differentiable(Graph):
-    """Runs `target` with gradients for all that requires them."""
+    """Runs `target` with gradients for everything that requires them."""
 
     def __init__(
         self,
@@ -93,13 +99,13 @@ class Differentiable(Graph):
         self.__dict__["keeps_python_state"] = live
         self._target, self._captured = target, captured
         self.target = modules
-        self._seen: Any = None  # what the latest `build()` has found
-        #: of a table of modules, which is another once one of them is changed: parameters by module
+        self._seen: Any = None  # the observations of the latest `build()`
+        #: for a table of modules, which is replaced if one of them changes: parameters by module
         self._parameters: tuple[Any, dict[int, list[torch.Tensor]]] = (None, {})
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
-        """The results, the gradients of all that requires them, tensors in place of the gradients
-        that come in, and the results that are no tensors, which are checked as those of any `build()`."""
+        """The results, the gradients of everything that requires them, placeholders for the incoming gradients, and
+        the results that are no tensors, which are checked as those of any `build()`."""
         takers = self._takers(
             tree_leaves((args, kwargs))
         )  # as a call has them, before it assigns any
@@ -125,7 +131,7 @@ class Differentiable(Graph):
         return tensors, [g for g in found if g is not None], coming, others
 
     def _takers(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
-        """What takes gradients: parameters and captured tensors, then arguments."""
+        """The tensors that receive gradients: parameters and captured tensors, then arguments."""
         found: dict[int, torch.Tensor] = {}
         table = self._state.table
         if self._parameters[0] is not table:
@@ -143,10 +149,11 @@ class Differentiable(Graph):
         return list(found.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """
+        """Run a call with gradients.
+
         Raises:
-            Undivided: two programs cannot do it.
-            GraphError: no program can.
+            Undivided: two programs cannot express it.
+            GraphError: no program can express it.
         """
         state = self._state
         with state.turn:
@@ -157,7 +164,8 @@ class Differentiable(Graph):
             assert state.table is not None
             modules, buffers = state.table.modules, plan.buffers
             again = partial(Again, self._target, call.args, call.kwargs, takers, modules, buffers)
-            # autograd would go on through the history of what has no gradient: of an attribute that each call assigns
+            # autograd would continue through the history of a tensor without gradient: of an attribute that each call
+            # assigns
             through = [t if n or t.is_leaf else t.detach() for t, n in zip(takers, found)]
             results = _Call.apply(plan, call.leaves, state, needs, again, *through)
         if plan.result_views:
@@ -284,7 +292,7 @@ def _differentiate(
 
 
 def _raise_failures(plan: Pair, gradients: Sequence[torch.Tensor | None]) -> None:
-    """What a result raises that takes part in a backward and has none."""
+    """Raise the error of a used result that has no gradient."""
     for gradient, failure in zip(gradients, plan.structure[-1]):
         if gradient is not None and failure is not None:
             raise type(failure)(*failure.args)
@@ -314,13 +322,13 @@ class _Call(torch.autograd.Function):
             if divided.forward.inputs[n].role in (
                 "size",
                 "scalar",
-            ):  # those of the next call, by then
+            ):  # by then, they may belong to the next call
                 given[n] = given[n].clone()
         ctx.save_for_backward(*saved, *(given[n] for n in wanted))
         ctx.again = again()
         ctx.again.keep(results)
         ctx.plan, ctx.needs, ctx.places = plan, needs, {n: k for k, n in enumerate(wanted)}
-        ctx.set_materialize_grads(False)  # which results took part is to be known
+        ctx.set_materialize_grads(False)  # tells which results were used
         ctx.likes = [(r.shape, r.dtype, r.device) for r, need in zip(results, needs) if need]
         ctx.mark_non_differentiable(*(r for r, need in zip(results, needs) if not need))
         return tuple(results)
@@ -344,7 +352,7 @@ class _Call(torch.autograd.Function):
         for kind, n in divided.inputs:
             if kind == "gradient":
                 given, (shape, dtype, device) = through[n], ctx.likes[n]
-                # none where ranks meet
+                # not in a program with collectives
                 zeros = torch.zeros(shape, dtype=dtype, device=device) if given is None else given
                 arguments.append(zeros.contiguous())
             else:

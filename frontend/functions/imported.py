@@ -1,4 +1,4 @@
-"""`gflow.from_stablehlo`: a program in StableHLO, such as JAX exports, as a module of PyTorch."""
+"""`gflow.from_stablehlo`: a StableHLO program, such as JAX exports, as a PyTorch module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .torch_ops import OPERATIONS
 
 @record
 class _Step:
-    """run: gets the tensors numbered `operands`; its results get the numbers from `first` on."""
+    """One step. run: gets the tensors numbered `operands`; its results get the numbers from `first` on."""
 
     run: Callable[..., Any]
     operands: tuple[int, ...]
@@ -27,8 +27,8 @@ class _Step:
 
 
 class Imported(torch.nn.Module):
-    """A function of the dialect as PyTorch's own ops, so that it is traced, differentiated and compiled as
-    any module. Its constants are buffers, which no state dict has."""
+    """A function of the dialect as PyTorch ops, so that it can be traced, differentiated and compiled like any module.
+    Its constants are non-persistent buffers."""
 
     def __init__(self, arguments: list[tuple[tuple[int, ...], str]]) -> None:
         super().__init__()
@@ -38,12 +38,13 @@ class Imported(torch.nn.Module):
         self._results: list[int] = []
 
     def forward(self, *arguments: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """
+        """Run the function.
+
         Args:
-            arguments: tensors of the shapes and dtypes that the text says.
+            arguments: tensors of the shapes and dtypes that the text states.
 
         Raises:
-            GraphInputError: they are others.
+            GraphInputError: they differ.
         """
         self._check(arguments)
         known: dict[int, torch.Tensor] = dict(enumerate(arguments))
@@ -77,21 +78,21 @@ class Imported(torch.nn.Module):
 def from_stablehlo(
     text: str, /, *, shapes: Sequence[Sequence[int]] | None = None, **options: Any
 ) -> torch.nn.Module:
-    """A StableHLO program as a module that runs compiled, as `gflow.compile` has it.
+    """A StableHLO program as a module that runs compiled, like those of `gflow.compile`.
 
     It is called with the program's arguments, on the CPU; one result is a tensor, several are a tuple. It has
-    gradients where arguments require them, and may be called in an `nn.Graph`. Weights are what the program has them
-    as: arguments (pass parameters) or constants.
+    gradients if arguments require them, and may be called in an `nn.Graph`. Weights are arguments (pass parameters) or
+    constants, as in the program.
 
     Args:
-        text: of a module with one public function, as `jax.export.export(jax.jit(f))(*shapes).mlir_module()`.
-        shapes: of a program with dynamic dimensions, the shapes of all its arguments that the module is for. Another
-            set of shapes is another module.
+        text: a module with one public function, such as `jax.export.export(jax.jit(f))(*shapes).mlir_module()`.
+        shapes: for a program with dynamic dimensions, the shapes of all arguments. Another set of shapes needs another
+            module.
         options: as of `gflow.compile`.
 
     Raises:
-        GraphError: the text is no StableHLO, or has ops that gflow has no form for; the message names each and
-            its place. It has dynamic dimensions and there are no shapes, or others than it takes.
+        GraphError: the text is no StableHLO, or has ops that gflow does not support; the message names each and its
+            location. Or it has dynamic dimensions, and `shapes` is missing or does not fit.
     """
     return compile(read_function(text, shapes), **options)  # type: ignore[no-any-return]
 
@@ -102,7 +103,7 @@ def read_function(text: str, shapes: Sequence[Sequence[int]] | None = None) -> I
     Raises:
         GraphError: as `from_stablehlo`.
     """
-    # start-up: the compiler is loaded by who needs it
+    # start-up: the compiler is loaded at its first use
     from gflow.compiler.driver.inputs import parse
     from gflow.compiler.engines.form import EngineError, call_of
     from gflow.compiler.engines.stablehlo.read import prepare, read_module

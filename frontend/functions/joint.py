@@ -1,7 +1,6 @@
-"""A trace of a function with its gradients, divided in two: what a call runs, and what its backward
-runs.
+"""Partitions a trace of a function with its gradients into a forward and a backward.
 
-The first gives the results, and the values that the second needs and cannot cheaply compute again.
+The forward computes the results, and the values that the backward needs and cannot cheaply recompute.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from gflow.tracing.dispatch.failures.pruning import has_effect, needed_ops
 from gflow.tracing.program.collectives import is_collective
 
 aten = torch.ops.aten
-#: without operands, or that only look at values in another way: done again rather than kept
+#: ops without operands, and views: repeated instead of saving their results
 _FREE = {
     aten.t, aten.transpose, aten.permute, aten.view, aten._unsafe_view, aten.reshape, aten.expand,
     aten.unsqueeze, aten.squeeze, aten.slice, aten.select, aten.alias, aten.detach, aten.unfold,
@@ -38,17 +37,16 @@ _FREE = {
 
 
 class Undivided(Exception):
-    """The trace cannot be divided; the message says why."""
+    """The trace cannot be partitioned; the message says why."""
 
 
 @dataclass
 class Divided:
-    """forward: its results are those of the function, then the values that `backward` needs; backward:
-    its inputs are these values, and the gradients of the results.
-
-    results: how many the function has. inputs: for each input of `backward`, ("saved", number among the
-    saved values), ("forward", number among the forward's inputs) or ("gradient", number among those that
-    come in). gradients: for each tensor that takes one, its number among the results of `backward`.
+    """Attributes: forward: a trace; its results are those of the function, then the values that `backward` needs.
+    backward: a trace; its inputs are these values, and the gradients of the results. results: the number of the
+    function's results. inputs: for each input of `backward`, ("saved", index among the saved values), ("forward",
+    index among the forward's inputs) or ("gradient", index among the incoming gradients). gradients: for each tensor
+    that receives one, the index among the results of `backward`.
     """
 
     forward: Trace
@@ -59,8 +57,8 @@ class Divided:
 
 
 def divide_gradients(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
-    """Divide a trace whose outputs are `results` results, gradients (of those tensors that have one), and
-    the proxies of the gradients that come in.
+    """Partition a trace whose outputs are `results` results, gradients (of the tensors that have one), and the
+    placeholders of the incoming gradients.
 
     Raises:
         Undivided: the backward needs a value that the forward overwrites.
@@ -90,7 +88,7 @@ def divide_gradients(joint: Trace, results: int, gradients: Sequence[bool]) -> D
     again: set[TraceOp] = set()
 
     def cheap(value: TraceValue, depth: int = 4) -> bool:
-        """Whether a few ops on single elements give a value from what is there anyway."""
+        """Whether a few elementwise ops compute a value from available values."""
         op = made[value]
         if value in saved:
             return False
@@ -155,7 +153,7 @@ def divide_gradients(joint: Trace, results: int, gradients: Sequence[bool]) -> D
             backward.inputs.append(TraceInput(dense[value], "input", f"{kind}.{n}", None))
             inputs.append((kind, n))
     for n, entry in enumerate(joint.inputs):
-        if entry.role == "size":  # all that varies does with it
+        if entry.role == "size":  # all dynamic sizes depend on it
             taken[n] = entry.value
     for n, value in taken.items():
         entry = joint.inputs[n]
@@ -176,7 +174,7 @@ def divide_gradients(joint: Trace, results: int, gradients: Sequence[bool]) -> D
 
 
 def _depending(ops: Iterable[TraceOp], on: set[TraceValue]) -> set[TraceValue]:
-    """The values that are computed from some."""
+    """The values that depend on some values."""
     found = set(on)
     for op in ops:
         if any(v in found for v in values_in((op.args, op.kwargs))):
@@ -185,7 +183,7 @@ def _depending(ops: Iterable[TraceOp], on: set[TraceValue]) -> set[TraceValue]:
 
 
 def _reads(op: TraceOp, values: set[TraceValue]) -> bool:
-    """Whether an op depends on some values: a collective by its results, which it may have without operands."""
+    """Whether an op depends on some values. A collective counts by its results, since it may have no operands."""
     if is_collective(op):
         return _is_later(op, values)
     return not values.isdisjoint(values_in((op.args, op.kwargs)))
@@ -208,7 +206,7 @@ def _part(joint: Trace, name: str, ops: set[TraceOp]) -> Trace:
 
 
 def _dense(value: TraceValue, symbol: Symbol | None) -> TraceValue:
-    """The same as a row-major argument, which results of programs are. symbol: the size that varies."""
+    """The input as a row-major one, since results of programs are row-major. symbol: the dynamic size."""
     try:
         strides = row_major(value.shape, symbol)
     except Fixed as error:

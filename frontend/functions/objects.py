@@ -1,4 +1,4 @@
-"""Arguments that hold state of their own: a model's cache of keys and values."""
+"""Arguments with state of their own: a model's cache of keys and values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-#: attributes within attributes that are looked at for tensors: a cache has layers, which have tensors
+#: depth of attributes in which tensors are searched: a cache has layers, which have tensors
 _DEPTH = 3
 
 
 def holds_state(args: tuple[Any, ...], kwargs: dict[str, Any], kinds: set[type]) -> bool:
-    """Whether an argument is one that a call may change behind a program's back: of one of these types, or of a class
-    that pytrees know, with attributes (a program would get a copy of it)."""
+    """Whether a call may change an argument invisibly to a program: it is an instance of one of these types, or of a
+    class registered with pytrees that has attributes (a program would get a copy of it)."""
     return any(
         type(a) in kinds or (type(a) in pytree.SUPPORTED_NODES and _is_stateful(a))
         for a in _arguments(args, kwargs)
@@ -23,7 +23,7 @@ def holds_state(args: tuple[Any, ...], kwargs: dict[str, Any], kinds: set[type])
 
 
 def stateful_kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[type]:
-    """The types of those arguments that are objects with tensors in their attributes, or that may get some."""
+    """The types of those arguments that are objects with tensors in their attributes, or may get some."""
     return {type(a) for a in _arguments(args, kwargs) if _is_stateful(a)}
 
 
@@ -33,7 +33,7 @@ def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
 
 
 def _is_stateful(value: Any) -> bool:
-    """Whether an object is its attributes, and they hold tensors, or lists that may."""
+    """Whether an object's state is its attributes, and they hold tensors, or lists that may hold some."""
     if isinstance(value, (torch.Tensor, torch.nn.Module, type, dict, list, tuple)) or callable(
         value
     ):

@@ -1,4 +1,4 @@
-"""`gflow.from_onnx`: a model in ONNX as a module of PyTorch."""
+"""`gflow.from_onnx`: an ONNX model as a PyTorch module."""
 
 from __future__ import annotations
 
@@ -20,15 +20,21 @@ from .compiled import compile
 from .onnx_ops import NUMBERED, OPS, Host, Unreadable, as_tensor
 
 _OPSET = 13
-#: inputs that are statistics, no parameters
+#: inputs that are statistics, and no parameters
 _STATISTICS = {"BatchNormalization": (3, 4)}
-#: ops of shapes, which are known when the module is called
+#: ops on shapes, whose values are known when the module is called
 _SHAPES = ("Shape", "Size")
 
 
 @dataclass(frozen=True)
 class _Node:
-    """attrs: with `outputs`, how many results are wanted. place: op type and name, for errors. proto: its node."""
+    """One node.
+
+    Args:
+        attrs: its attributes, and `outputs`, the number of results that are used.
+        place: op type and name, for errors.
+        proto: the node in the model.
+    """
 
     kind: str
     attrs: dict[str, Any]
@@ -39,15 +45,15 @@ class _Node:
 
 
 class OnnxModule(torch.nn.Module):
-    """A model as PyTorch's own ops, so that it is traced, differentiated and compiled as any module.
+    """A model as PyTorch ops, so that it can be traced, differentiated and compiled like any module.
 
-    Parameters are its initializers of floats, by their dotted names; scalars, and what files of ours say is none, are
-    buffers or constants.
+    Parameters are its floating-point initializers, by their dotted names. Scalars, and tensors that gflow's own files
+    mark as non-parameters, are buffers or constants.
     """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        # start-up: the package is loaded by who needs it
+        # start-up: the package is loaded at its first use
         import onnx
         from onnx import numpy_helper
 
@@ -75,7 +81,7 @@ class OnnxModule(torch.nn.Module):
         self._results = [o.name for o in graph.output]
 
     def _hold(self, name: str, value: torch.Tensor, trained: bool) -> None:
-        """Keep a tensor by its dotted name, in modules of these names."""
+        """Store a tensor by its dotted name, in modules of these names."""
         *path, last = [part or "_" for part in name.replace("/", ".").replace(":", "_").split(".")]
         place: torch.nn.Module = self
         for part in path:
@@ -92,13 +98,14 @@ class OnnxModule(torch.nn.Module):
         self._places[name] = place, last
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """
+        """Run the model.
+
         Args:
             inputs: the model's, in its order.
 
         Raises:
             GraphInputError: there are more or fewer.
-            GraphError: an op's operands are such that PyTorch has none; the message names it.
+            GraphError: PyTorch does not support an op's operands; the message names the op.
         """
         if len(inputs) != len(self._inputs):
             raise GraphInputError(
@@ -128,7 +135,7 @@ def _run(node: _Node, given: Sequence[Any], opset: int) -> Sequence[Any]:
     if all(x is None or isinstance(x, Host) for x in given):
         return _on_host(node.proto, opset, given)
     device = next(x.device for x in given if isinstance(x, torch.Tensor))
-    if node.kind in NUMBERED:  # what is computed with comes first
+    if node.kind in NUMBERED:  # the data operands come first
         given = [as_tensor(given[0], device), *given[1:]]
     else:
         given = [as_tensor(x, device) for x in given]
@@ -141,7 +148,7 @@ def _run(node: _Node, given: Sequence[Any], opset: int) -> Sequence[Any]:
 
 def _on_host(proto: Any, opset: int, given: Sequence[Host | None]) -> Sequence[Host]:
     """By ONNX's own reference."""
-    # start-up: the package is loaded by who needs it
+    # start-up: the package is loaded at its first use
     from onnx.reference import ReferenceEvaluator
 
     run = ReferenceEvaluator(proto, opsets={"": opset})
@@ -150,7 +157,7 @@ def _on_host(proto: Any, opset: int, given: Sequence[Host | None]) -> Sequence[H
 
 
 def _read_node(proto: Any) -> _Node:
-    # start-up: the package is loaded by who needs it
+    # start-up: the package is loaded at its first use
     from onnx import helper
 
     attrs = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
@@ -176,20 +183,20 @@ def _problems(model: Any) -> list[str]:
 
 
 def from_onnx(model: Any, /, **options: Any) -> torch.nn.Module:
-    """A model in ONNX as a module that runs compiled, as `gflow.compile` has it.
+    """An ONNX model as a module that runs compiled, like those of `gflow.compile`.
 
-    It is called with the model's inputs, in order; one result is a tensor, several are a tuple. Initializers of floats
-    are its parameters, by their dotted names, so it trains; it may be called in an `nn.Graph`. Shapes that the model
-    computes are those of the call. Constants, and the statistics of batch norm, are not trained, and dropout is left
-    out.
+    It is called with the model's inputs, in order; one result is a tensor, several are a tuple. Floating-point
+    initializers are its parameters, by their dotted names, so it can be trained; it may be called in an `nn.Graph`.
+    Shapes that the model computes are those of the call. Constants, and the statistics of batch norm, are not trained,
+    and dropout is omitted.
 
     Args:
         model: an `onnx.ModelProto`, its bytes, or the path of its file.
         options: as of `gflow.compile`.
 
     Raises:
-        GraphError: onnx is not installed, or the model has an older opset than 13, half precision, or ops that are not
-            read; the message names each.
+        GraphError: onnx is not installed, or the model has an opset older than 13, half precision, or unsupported ops;
+            the message names each.
     """
     return compile(read_onnx(model), **options)  # type: ignore[no-any-return]
 
@@ -204,7 +211,7 @@ def read_onnx(model: Any) -> OnnxModule:
         require("onnx")
     except EngineUnavailable as error:
         raise GraphError(f"{here()}: from_onnx(): {error}") from None
-    # start-up: the package is loaded by who needs it
+    # start-up: the package is loaded at its first use
     import onnx
 
     if isinstance(model, bytes):

@@ -1,7 +1,7 @@
-"""Ops of ONNX (opset 13 and later) by PyTorch's own: those that `gflow.from_onnx` reads.
+"""Ops of ONNX (opset 13 and later) by PyTorch's ops: those that `gflow.from_onnx` supports.
 
-An op gets its attributes, then its operands: tensors, or arrays of NumPy (`Host`) where a value is known when the
-module is called: shapes, and what is computed of them. Those that PyTorch wants as numbers, such as the shape of a
+An op gets its attributes, then its operands: tensors, or NumPy arrays (`Host`) if a value is known when the module is
+called (shapes, and values computed from them). Operands that PyTorch needs as numbers, such as the shape of a
 `Reshape`, must be arrays.
 """
 
@@ -21,7 +21,7 @@ Op = Callable[..., Any]
 
 
 class Unreadable(Exception):
-    """PyTorch has no such op; the message says what of it."""
+    """PyTorch does not support the op; the message says why."""
 
 
 def _numbers(x: Any, what: str) -> list[Any]:
@@ -35,7 +35,7 @@ def _plain(function: Callable[..., Any]) -> Op:
 
 
 def _folded(function: Callable[[Tensor, Tensor], Tensor]) -> Op:
-    """Of any number of operands."""
+    """A binary op applied to any number of operands."""
 
     def run(attrs: Attrs, first: Tensor, *rest: Tensor) -> Tensor:
         for x in rest:
@@ -166,7 +166,7 @@ def _pad(attrs: Attrs, x: Tensor, pads: Any, value: Any = None, axes: Any = None
 
 
 def as_tensor(x: Any, device: torch.device | None = None) -> Any:
-    """An array as a tensor; anything else as it is."""
+    """An array as a tensor; any other value itself."""
     if not isinstance(x, Host):
         return x
     return torch.tensor(x.tolist(), dtype=torch.from_numpy(x).dtype, device=device)
@@ -214,7 +214,7 @@ def _gemm(attrs: Attrs, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor
 
 
 def _windows(attrs: Attrs, x: Tensor, spatial: int) -> tuple[list[int], list[int], list[int], list[int]]:  # fmt: skip
-    """Strides, dilations, and padding before and behind."""
+    """Strides, dilations, and padding before and after."""
     if attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         raise Unreadable(f"auto_pad {attrs['auto_pad']}")
     ones, pads = [1] * spatial, attrs.get("pads") or [0] * (2 * spatial)
@@ -338,7 +338,7 @@ OPS: dict[str, Op] = {
     "ReduceProd": _reduction(_prod),
 }  # fmt: skip
 
-#: ops whose operands but the first are numbers
+#: ops whose operands, except the first, are numbers
 NUMBERED = frozenset(
     {
         "Reshape",

@@ -1,7 +1,7 @@
-"""A backward in which some results take no part, as where only the loss of (loss, logits) is differentiated.
+"""A backward in which some results are not used, for example if only the loss of (loss, logits) is differentiated.
 
-Zeros in place of their gradients are not the same: 0 · inf is NaN, and a parameter that only such a result depends on
-has no gradient, which optimizers skip, rather than one of zeros, by which they step.
+Zero gradients for these results would be wrong: 0 · inf is NaN, and a parameter on which only such a result depends
+has no gradient, which optimizers skip, rather than a gradient of zeros, with which they step.
 
 ```
 backward(g0, g1):  a = mul(g0, x); b = div(g1, x); return add(a, b), sum(g1)
@@ -29,7 +29,7 @@ from gflow.tracing.program.collectives import is_collective
 from .joint import Divided
 
 aten = torch.ops.aten
-#: elementwise functions that give zeros for gradients of zeros, beside those that are derivatives by name
+#: elementwise functions that map zero gradients to zeros, besides those that are derivatives by name
 _LINEAR = {
     aten.mul, aten.div, aten.neg, aten._to_copy, aten.clone, aten.where, aten.masked_fill, aten._conj, aten.conj,
     aten._conj_physical, aten.real, aten.imag, aten.view_as_real, aten.view_as_complex, aten.alias, aten.detach,
@@ -37,8 +37,8 @@ _LINEAR = {
 
 
 def without(divided: Divided, missing: frozenset[int]) -> Divided:
-    """A division whose backward takes no gradients of the results `missing` (numbers among those that have gradients).
-    Where ranks meet in the backward, the same division: all ranks have to meet alike."""
+    """A partition whose backward has no gradients of the results `missing` (indices among those that have gradients).
+    A backward with collectives is not changed, since all ranks must run the same ones."""
     backward = divided.backward
     if any(map(is_collective, backward.ops)):
         return divided
@@ -90,7 +90,7 @@ def without(divided: Divided, missing: frozenset[int]) -> Divided:
 
 
 def _is_linear(op: TraceOp, coming: list[TraceValue]) -> bool:
-    """Whether an op gives zeros where what it takes of the gradients is zero. Custom backwards may do anything."""
+    """Whether an op returns zeros if its gradient operands are zero. Custom backwards may do anything."""
     if torch.Tag.pointwise not in op.func.tags or op.func.overloadpacket in _LINEAR:
         return True
     if op.func.overloadpacket in (aten.add, aten.sub):
@@ -99,7 +99,7 @@ def _is_linear(op: TraceOp, coming: list[TraceValue]) -> bool:
 
 
 def _other_term(op: TraceOp, absent: set[TraceValue]) -> TraceValue | None:
-    """What is left of a sum of two gradients of which one is absent."""
+    """The other term of a sum of two gradients of which one is absent."""
     if op.func is not aten.add.Tensor or op.kwargs or len(op.args) != 2:
         return None
     here = [v for v in op.args if isinstance(v, TraceValue) and v not in absent]

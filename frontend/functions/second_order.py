@@ -1,7 +1,7 @@
-"""Gradients that have gradients themselves: of a call of a compiled function, with `create_graph=True`.
+"""Gradients of gradients: of a call of a compiled function, with `create_graph=True`.
 
-A backward program gives numbers without a history. So the call is made again in eager mode, as
-`torch.utils.checkpoint` does, and its gradients are taken from that.
+A backward program returns gradients without autograd history. Therefore the call is repeated in eager mode, as
+`torch.utils.checkpoint` does, and the gradients are computed from it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from torch.utils._pytree import tree_leaves
 
 
 class Again:
-    """A call that can be made once more, as it was made.
+    """A call that can be repeated.
 
     Args:
-        takers: the tensors that take gradients. modules: all that the call may reach. buffers: the tensors that
-            the call updates.
+        takers: the tensors that receive gradients.
+        modules: the modules that the call may reach.
+        buffers: the tensors that the call updates.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Again:
         return [*self._takers, *(x for x in given if isinstance(x, torch.Tensor))]
 
     def keep(self, results: Sequence[torch.Tensor]) -> None:
-        """What the call gave, to compare with where it reads what it updates."""
+        """Keep the results of the call, to compare them if it reads tensors that it updates."""
         if self._slots:
             self._results = [r.detach() for r in results]
 
@@ -68,7 +69,7 @@ class Again:
 
     @contextmanager
     def _copied_buffers(self) -> Iterator[None]:
-        """The buffers that the call updates are copies, so that they are not updated twice."""
+        """Within, the buffers that the call updates are copies, so that they are not updated twice."""
         if not self._all_in_slots:
             raise RuntimeError(
                 "gradients with create_graph=True repeat a compiled call, and this call updates a tensor that "
@@ -84,8 +85,8 @@ class Again:
                 slots[name] = buffer
 
     def gradients(self, coming: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The gradients of the takers, with their history. coming: those of the results that require them, None for
-        one that takes no part.
+        """The gradients of the takers, with their history. coming: the gradients of the results that require them,
+        None for an unused one.
 
         Raises:
             RuntimeError: a tensor that the call has read was updated since.

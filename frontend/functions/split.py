@@ -1,4 +1,4 @@
-"""A function in pieces: TorchDynamo splits it where no program can go on, and each piece is compiled."""
+"""A function in pieces: TorchDynamo splits it where no program can continue, and each piece is compiled."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from gflow.compiler import CompileOptions
 
 _log = logging.getLogger("gflow")
-#: where TorchDynamo tells of code that it leaves to Python
+#: loggers with which TorchDynamo reports code that it leaves to Python
 _DYNAMO = logging.getLogger("torch._dynamo.convert_frame")
-#: split: the one that runs in this thread
+#: the `Split` that runs in this thread
 _running = threading.local()
 _LIMIT = 1024
-#: what TorchDynamo raises about a function that it cannot hold
+#: TorchDynamo's errors for unsupported functions
 UNTRACED = (
     torch._dynamo.exc.TorchDynamoException,
     DataDependentOutputException,
@@ -42,14 +42,14 @@ UNTRACED = (
 class Split:
     """Runs a target through TorchDynamo and the gflow backend.
 
-    Between two pieces Python runs as it stands: choices by the values of tensors, `.item()`, boolean
-    masks as indices, `nonzero`, packed sequences. So does a piece that TorchDynamo or the backend refuses: what has run
-    before it is not run again.
+    Python runs unchanged between two pieces: branches on the values of tensors, `.item()`, boolean masks as indices,
+    `nonzero`, packed sequences. A piece that TorchDynamo or the backend refuses also runs in Python; the pieces before
+    it are not repeated.
 
     Args:
         target: a module or a function.
         whole: whether a target that needs a split is an error, with TorchDynamo's reason.
-        dynamic: whether sizes vary from the first call on; else, from the second size on.
+        dynamic: whether sizes are dynamic from the first call on; otherwise from the second size on.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Split:
         self._hooks_said = False
 
     def _compile(self) -> None:
-        # start-up: the compiler, and TorchDynamo, are loaded by who needs them
+        # start-up: the compiler and TorchDynamo are loaded at their first use
         from gflow.dynamo import gflow
 
-        backend = functools.partial(gflow, options=self._options)  # which has programs of its own
+        backend = functools.partial(gflow, options=self._options)  # it has its own programs
         self._methods = _guard_of_methods(self._target)
         self._compiled: Callable[..., Any] | None = torch.compile(
             self._target, backend=backend, fullgraph=self._whole, dynamic=self._dynamic
@@ -101,11 +101,11 @@ class Split:
         return self._target(*args, **kwargs)
 
     def refused(self, error: BaseException) -> None:
-        """Say once why the target, or a piece of it, runs in eager mode."""
+        """Warn once why the target, or a piece of it, runs in eager mode."""
         self._say("runs in eager mode, or a piece of it, since TorchDynamo cannot split it", error)
 
     def leave_to_eager(self, reason: str) -> None:
-        """Run the target as it stands from now on: it depends on what TorchDynamo does not see."""
+        """Run the target in eager mode from now on: it depends on state that TorchDynamo does not guard."""
         if self._compiled is not None:
             self._compiled = None
             _log.warning(
@@ -113,13 +113,13 @@ class Split:
             )
 
     def kept_by_hooks(self) -> None:
-        """Say once that calls within hooks of saved tensors run in eager mode."""
+        """Warn once that calls within hooks of saved tensors run in eager mode."""
         if not self._hooks_said:
             self._hooks_said = True
             _log.warning("compile(): %s %s", name_of(self._target), IN_EAGER)
 
     def because_of(self, problem: BaseException) -> None:
-        """Say once why the target is not one program."""
+        """Warn once why the target is not one program."""
         self._say("is split into several programs, since it cannot be compiled as one", problem)
 
     def _say(self, what: str, error: BaseException) -> None:
@@ -130,7 +130,7 @@ class Split:
 
 
 def _guard_of_methods(target: Callable[..., Any]) -> StateGuard:
-    """Holds while methods of classes and hooks of all modules are what they were: TorchDynamo does not look at them."""
+    """A guard on methods of classes and hooks of all modules, which TorchDynamo does not guard."""
     reads = Reads().walk([("function", target)])
     found = [
         r for r in reads.found
@@ -142,10 +142,10 @@ def _guard_of_methods(target: Callable[..., Any]) -> StateGuard:
 
 @contextmanager
 def _refusals_told_by(split: Split) -> Iterator[None]:
-    """Within, what TorchDynamo logs in this thread of code that it leaves to Python is said in gflow's words."""
+    """Within, reports of TorchDynamo in this thread about code that it leaves to Python become gflow's warnings."""
     outer = getattr(_running, "split", None)
     _running.split = split
-    _DYNAMO.addFilter(_in_our_words)  # once, however often
+    _DYNAMO.addFilter(_in_our_words)  # once only
     try:
         yield
     finally:
@@ -163,7 +163,7 @@ def _in_our_words(record: logging.LogRecord) -> bool:
 
 
 def _has_run(error: BaseException) -> bool:
-    """Whether some of a target may have run before TorchDynamo raised an error: a frame of the user's led to it."""
+    """Whether some of a target may have run before TorchDynamo raised an error: the traceback has a user frame."""
     trace = error.__traceback__
     while trace is not None:
         if is_user_code(trace.tb_frame.f_code):
@@ -173,13 +173,13 @@ def _has_run(error: BaseException) -> bool:
 
 
 def name_of(target: Any) -> str:
-    """What a message calls a module or a function."""
+    """The name of a module or a function in messages."""
     return str(getattr(target, "__qualname__", None) or type(target).__name__)
 
 
 def sentence(error: BaseException) -> str:
-    """What an error says first: its place and the problem, without the ways out. Of one that TorchDynamo wraps, what
-    the backend says."""
+    """The first sentence of an error: its location and the problem, without advice. For an error that TorchDynamo
+    wraps, that of the backend."""
     error = getattr(error, "inner_exception", error)
     lines = str(error).splitlines()
     return lines[0].split(". ")[0] if lines else type(error).__name__

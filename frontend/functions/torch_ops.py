@@ -1,4 +1,4 @@
-"""Ops of the dialect by PyTorch's own, differentiable ones: those that StableHLO is read into."""
+"""Ops of the dialect by PyTorch's differentiable ops, for programs read from StableHLO."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _with(function: Callable[..., Tensor]) -> Callable[[Attrs], Run]:
 
 
 def _by_nonzero(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Of integers 0 where the divisor is 0."""
+    """Integer division that returns 0 if the divisor is 0."""
 
     def divide(a: Tensor, b: Tensor) -> Tensor:
         if a.dtype.is_floating_point:
@@ -41,7 +41,7 @@ def _div(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _shift(left: bool) -> Callable[[Tensor, Tensor], Tensor]:
-    """Shifts by as many bits as there are, or more, leave zeros or the sign."""
+    """Shifts; by at least as many bits as the dtype has, they return zeros or the sign."""
 
     def shift(a: Tensor, b: Tensor) -> Tensor:
         bits = a.element_size() * 8
@@ -112,7 +112,8 @@ def _convolution(x: Tensor, weight: Tensor, a: Attrs) -> Tensor:
                              [0] * spatial, a["groups"])  # fmt: skip
 
 
-#: by name: gets the op's attributes, gives what computes its results; convolutions have channels first
+#: by name: a function from the op's attributes to the function that computes its results; convolutions are
+#: channels-first
 OPERATIONS: dict[str, Callable[[Attrs], Run]] = {
     **{name: _plain(getattr(torch, name)) for name in (
         "add", "sub", "mul", "maximum", "minimum", "pow", "atan2", "neg", "abs", "sign", "floor",

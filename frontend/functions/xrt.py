@@ -18,12 +18,12 @@ _ENGINES = {"XLA": "xla", "OPENVINO": "openvino", "ONNXRUNTIME": "onnxruntime"}
 
 
 def XRTModule(module: torch.nn.Module, engine: str | Sequence[str] = ("XLA",)) -> Any:
-    """A module whose calls another engine runs, in eager programs and as a part of graphs; ops that it has no form for
-    keep gflow's kernels (docs/engines.md).
+    """A module whose calls another engine runs, in eager programs and as a part of graphs. Ops that the engine does
+    not support keep gflow's kernels (docs/engines.md).
 
-    It shares all that the module has, as what `gflow.compile` gives, and its calls have gradients, whose backward the
-    engine runs, too. In an `nn.Graph`, or a module that `gflow.compile` is given, what it computes forward and backward
-    becomes regions of the engine, and the rest, updates of parameters too, is the graph's. After OneFlow's
+    It shares all state with the module, like a module of `gflow.compile`. Its calls have gradients, whose backward the
+    engine runs, too. In an `nn.Graph`, or a module that is compiled by `gflow.compile`, its forward and backward
+    become regions of the engine, and the graph runs the rest, including updates of parameters. After OneFlow's
     `oneflow_xrt.XRTModule`.
 
     Args:
@@ -31,7 +31,7 @@ def XRTModule(module: torch.nn.Module, engine: str | Sequence[str] = ("XLA",)) -
         engine: "XLA", "OPENVINO" or "ONNXRUNTIME", in any case; of several, the first that is installed.
 
     Raises:
-        GraphError: an engine is unknown, or none is installed; with the command that installs the first.
+        GraphError: an engine is unknown, or none is installed; the message has the command that installs the first.
     """
     names = [engine] if isinstance(engine, str) else list(engine)
     unknown = [n for n in names if not isinstance(n, str) or n.upper() not in _ENGINES]
@@ -45,7 +45,7 @@ def XRTModule(module: torch.nn.Module, engine: str | Sequence[str] = ("XLA",)) -
             require(wanted[0])
         except EngineUnavailable as error:
             raise GraphError(f"{here()}: XRTModule(): {error}") from None
-    # start-up: the compiler is loaded by who needs it
+    # start-up: the compiler is loaded at its first use
     from gflow.compiler.driver.pipelines import PipelineOptions
 
     assert chosen is not None

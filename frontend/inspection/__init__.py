@@ -1,19 +1,18 @@
-"""What a graph shows of itself: `print`, `debug`, `ir`, `kernels`, `memory`, `profile`, `explain`.
+"""Reports about a graph: `print`, `debug`, `ir`, `kernels`, `memory`, `profile`, `explain`.
 
-against_eager  a step beside eager: `graph.config.check_against_eager(every=N)`
-engines        what of a graph another engine runs, and what stayed with gflow's kernels, and why
+against_eager  compares a step with eager: `graph.config.check_against_eager(every=N)`
+engines        the parts of a graph that another engine runs, and the ops that stayed with gflow's kernels, with reasons
 explain        `graph.explain()`: what the compiler did with a graph, and why
-frozen         what of a frozen graph is computed once, and which tensors it reads at each call
-kernels        `graph.kernels()`: the generated functions, and what they are for
-memory         `graph.memory()`: what memory a compiled graph takes
-noise          eager with the rounding errors of every op made anew: how far may results be apart that are both
-               right?
-notebook       what notebooks show of graphs and their reports: `_repr_html_`
+frozen         the parts of a frozen graph that are computed once, and the tensors that it reads at each call
+kernels        `graph.kernels()`: the generated functions, and their ops
+memory         `graph.memory()`: the memory of a compiled graph
+noise          eager with random rounding errors in every op: the possible distance between two correct results
+notebook       representations of graphs and their reports in notebooks: `_repr_html_`
 pages          pages for a browser of graphs and profiles: `explain().html(path)`, `profile().html(path)`
-profile        `graph.profile()`: where the time of a call goes, by kernel, module and phase
-spills         kernels of a program for a GPU whose registers do not suffice, with the cost model's first choice
+profile        `graph.profile()`: the time of a call by kernel, module and phase
+spills         GPU kernels that spill registers, with the cost model's first choice
                or at all
-stage          a graph's IR between two passes: what the pipeline makes of its trace up to there
+stage          a graph's IR between two passes
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Inspection:
-    """The methods of `Graph` that show it."""
+    """The methods of `Graph` for reports."""
 
     def __repr__(self) -> str:
         state: Any = self.__dict__.get("_state")
@@ -55,8 +54,8 @@ class Inspection:
         )
 
     def _repr_html_(self) -> str:
-        """For notebooks: what `print` lists, as a tree of modules that fold away."""
-        # start-up: a part of notebooks only
+        """For notebooks: the listing of `print`, as a collapsible tree of modules."""
+        # imported here for start-up time: only notebooks need it
         from .notebook import graph_html
 
         return graph_html(repr(self))
@@ -73,16 +72,17 @@ class Inspection:
         """Print the build of the graph on standard output: at the first call, and whenever it compiles again.
 
         Args:
-            v_level: 0 the phases with their times; 1 also modules with their tensors, as they are
-                called; 2 also every op with its operands; 3 also the lines of Python that an op
-                comes from. -1 turns printing off.
+            v_level: 0 the phases with their times; 1 also modules with their tensors, as they are called; 2 also every
+                op with its operands; 3 also the Python lines of each op. -1 turns printing off.
             ranks: the processes that print: None for the first only, -1 for all, a rank or several.
-            max_py_stack_depth: the most lines of Python for an op.
-            only_user_py_stack: leave out lines inside of PyTorch, gflow and the standard library.
-            op_repr_with_py_stack: show the lines of Python at level 2, too, and in `print(graph)`, which
-                level 3 does as well.
+            max_py_stack_depth: the maximal number of Python lines for an op.
+            only_user_py_stack: omit lines inside of PyTorch, gflow and the standard library.
+            op_repr_with_py_stack: show the Python lines at level 2, too, and in `print(graph)`, as level 3 does.
 
-        `module.to(nn.graph.GraphModule).debug(…)` does the same for one module and those in it.
+        `module.to(nn.graph.GraphModule).debug(…)` does the same for one module and its submodules.
+
+        Raises:
+            GraphError: an argument is invalid.
         """
         self._checked().debug = debug_settings(  # type: ignore[attr-defined]
             v_level,
@@ -97,21 +97,21 @@ class Inspection:
         (docs/assembly.md), with source locations.
 
         Args:
-            stage: "planned": as it runs, with every tensor's place in memory. "traced": before any
-                pass. In between, where the passes are among the graph's: "checkpointed", "mixed",
-                "laid-out", "simplified", "fused", "scheduled", "rematerialized", "materialized".
-            generic: MLIR's generic form instead, for tools that know MLIR and not gflow.
+            stage: "planned": as it runs, with every tensor's place in memory. "traced": before any pass. In between,
+                if the graph's pipeline has these passes: "checkpointed", "mixed", "laid-out", "simplified", "fused",
+                "scheduled", "rematerialized", "materialized".
+            generic: print MLIR's generic form, for tools that do not know gflow.
 
         Raises:
-            GraphError: the graph was not called yet, or its passes have no such stage.
+            GraphError: the graph was not called yet, or its pipeline has no such stage.
         """
         plan = self._latest("ir")
         if stage == "planned":
             return plan.compiled.ir if generic else to_assembly(plan.compiled.ir)
-        # start-up: what a report needs of the compiler is loaded by who asks for it
+        # start-up: only reports need these parts of the compiler
         from gflow.compiler.driver import stages
 
-        # start-up: what a report needs of the compiler is loaded by who asks for it
+        # start-up: only reports need these parts of the compiler
         from .stage import ir_at
 
         try:
@@ -121,18 +121,19 @@ class Inspection:
         return text if generic else to_assembly(text)
 
     def kernels(self, target: str | None = None) -> list[KernelInfo]:
-        """The generated functions of the latest compilation, those used most first.
+        """The generated functions of the latest compilation, the most used first.
 
-        target: those that it would have there: with "cuda:90" the Triton kernels for a GPU of compute
-        capability 9.0, which need not be at hand.
+        Args:
+            target: compile for this target instead: "cuda:90" gives the Triton kernels for a GPU of compute capability
+                9.0, which need not be present.
 
         Raises:
-            GraphError: the target isn't known.
+            GraphError: the target is unknown.
         """
-        # start-up: what a report needs of the compiler is loaded by who asks for it
+        # start-up: only reports need these parts of the compiler
         from gflow.compiler.targets import parse_target
 
-        # start-up: what a report needs of the compiler is loaded by who asks for it
+        # start-up: only reports need these parts of the compiler
         from .kernels import kernels
 
         if target is not None:
@@ -145,7 +146,7 @@ class Inspection:
     def memory(self) -> MemorySummary:
         """The memory of the latest compilation: arena, arguments, constants and results in bytes, and the largest
         values. `print` it, or write `.html(path)`."""
-        # start-up: what a report needs of the compiler is loaded by who asks for it
+        # start-up: only reports need these parts of the compiler
         from .memory import memory
 
         return memory(self._latest("memory"))
@@ -160,7 +161,7 @@ class Inspection:
             GraphError: `rounds` is no number from 1 on.
             GraphInputError: the graph cannot take these inputs.
         """
-        # start-up: what a report needs of the compiler is loaded by who asks for it
+        # start-up: only reports need these parts of the compiler
         from .profile import profile
 
         if not isinstance(rounds, int) or rounds < 1:
@@ -170,16 +171,16 @@ class Inspection:
     def explain(self) -> Explanation:
         """What the compiler did and why: fusions, ops that run through PyTorch, recomputation, costs. `print` it, or
         write `.html(path)`."""
-        # start-up: what a report needs of the compiler is loaded by who asks for it
+        # start-up: only reports need these parts of the compiler
         from .explain import explain
 
         plan = self._latest("explain")
         return explain(plan, self.config.switches())  # type: ignore[attr-defined]
 
     def explain_recompiles(self) -> Recompiles:
-        """Each compilation so far (the last 256), in their order: when, how long it took in seconds, and what no
-        earlier program served: an argument, a size, a mode, a Python value, from what to what. `print` it, or read the
-        fields of its items (`gflow.call.plans.compilations.Compilation`)."""
+        """Each compilation so far (the last 256), in order: when it happened, its duration in seconds, and the
+        difference to all earlier programs: an argument, a size, a mode, a Python value, with the old and the new
+        value. `print` it, or read the fields of its items (`gflow.call.plans.compilations.Compilation`)."""
         state: Any = self._checked()  # type: ignore[attr-defined]
         return Recompiles(made for made, *_ in state.compilations.found)
 

@@ -1,11 +1,11 @@
-"""A step beside eager: `graph.config.check_against_eager(every=N)`.
+"""Compares a step with eager: `graph.config.check_against_eager(every=N)`.
 
-On a step that is checked, three things run from one state: the compiled program; the traced ATen ops one by
-one, by PyTorch; and the user's own `build()` and optimizers, eagerly. All that can be seen afterwards is
-compared: results, and every tensor that the step updates. The state that is left is the compiled program's.
+A checked step runs three times from one state: as the compiled program; as the traced ATen ops, one by one, by
+PyTorch; and as the user's own `build()` and optimizers, eagerly. All observable effects are compared: results, and
+every tensor that the step updates. The state of the compiled program is kept.
 
-What differs by no more than rounding, of the type that is computed in, is not said. Where tolerances alone don't
-tell, the traced ops run again with their rounding errors made anew (`noise.py`): an element within that is fine.
+Differences within rounding of the type in which the step computes are not reported. If tolerances do not decide, the
+traced ops run again with random rounding errors (`noise.py`): an element within their range is accepted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .noise import Noise
 
 Tensor = torch.Tensor
 
-#: by the narrowest type that is computed in: how far elements may lie apart, as a share of the largest
+#: by the narrowest type of the computation: the allowed difference of elements, as a share of the largest
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 _AMP = {"f16": torch.float16, "bf16": torch.bfloat16}
 _TRIALS = 6
@@ -44,7 +44,7 @@ _TRIALS = 6
 
 @record
 class EagerCheck:
-    """Every how many steps, and whether a difference raises or warns."""
+    """How often steps are checked, and whether a difference raises or warns."""
 
     every: int
     on_difference: str = "raise"
@@ -56,7 +56,7 @@ class EagerCheck:
 
 @record
 class Difference:
-    """What is not as eager has it. value: that of the trace which it is."""
+    """A difference from eager. value: the value of the trace that differs."""
 
     name: str
     value: TraceValue | None
@@ -64,7 +64,7 @@ class Difference:
 
 
 class _Memory:
-    """The memory of tensors at one time, aliases, gaps and all."""
+    """The memory of tensors at one time, including aliases and gaps."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)
@@ -72,12 +72,12 @@ class _Memory:
         self.saved = {at: storage.clone() for at, storage in self.storages.items()}
 
     def restore(self) -> None:
-        """Put everything back as it was."""
+        """Restore the memory."""
         for at, storage in self.storages.items():
             storage.copy_(self.saved[at])
 
     def copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors as they were, in memory of their own; what shared memory still does."""
+        """Copies of the tensors at that time, in new memory; tensors that shared memory still do."""
         fresh = {at: storage.clone() for at, storage in self.saved.items()}
         return [_like(t, fresh[t.untyped_storage().data_ptr()]) for t in tensors]
 
@@ -88,11 +88,11 @@ def _like(t: Tensor, storage: Any) -> Tensor:
 
 
 def checked_step(check: EagerCheck, plan: Plan, call: BoundCall, graph: Any, where: str) -> Any:
-    """`plan.run` for a call of a graph, beside eager. where: the user's line.
+    """`plan.run` for a call of a graph, compared with eager. where: the user's line.
 
     Raises:
-        EagerMismatch: something differs, and the check is to raise.
-        GraphError: the step is of a kind that can't be compared.
+        EagerMismatch: there is a difference, and the check raises.
+        GraphError: a step of this kind cannot be compared.
     """
     _comparable(plan, where)
     state = graph.__dict__["_state"]
@@ -155,14 +155,14 @@ def _state_tensors(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[Tens
 
 
 def _runs_eagerly(state: Any) -> bool:
-    """Whether `build()`, backward and `optimizer.step()` are all that a step is."""
+    """Whether a step consists only of `build()`, backward and `optimizer.step()`."""
     groups = [g for o in state.optimizers for g in o.param_groups]
     clipped = any(g.get("clip_grad_max_norm") is not None for g in groups)
     return state.scaler is None and not state.sparse and not clipped
 
 
 class _Python:
-    """What a step changes besides tensors: optimizers' numbers, gradients, attributes."""
+    """The Python state that a step changes: optimizers' numbers, gradients, attributes."""
 
     def __init__(self, state: Any) -> None:
         self.optimizers = state.optimizers
@@ -191,7 +191,7 @@ class _Python:
                 del o.state[p]
 
 
-# -- comparing
+# -- comparison
 
 
 def _narrowest(plan: Plan) -> torch.dtype:
@@ -236,8 +236,8 @@ def _first_difference(
     noisy: Callable[[], list[list[Tensor]]],
     noise_of: int = 3,
 ) -> Difference | None:
-    """The first pair that differs by more than rounding. noisy: runs with noise, of the second tensors of the
-    pairs, or of the first where `noise_of` is 2."""
+    """The first pair that differs by more than rounding. noisy: runs with noise, of the second tensors of the pairs,
+    or of the first if `noise_of` is 2."""
     trials: list[list[Tensor]] | None = None
     for n, pair in enumerate(pairs):
         name, value, a, b = pair
@@ -255,7 +255,7 @@ def _first_difference(
 
 
 def _within(a: Tensor, b: Tensor, center: Tensor, trials: Sequence[Tensor]) -> Tensor:
-    """Where `a` is as near to `b` as runs with other rounding errors are to `center`."""
+    """Elements of `a` that are as near to `b` as runs with other rounding errors are to `center`."""
     a, b, center, *trials = (
         torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
         for t in (a, b, center, *trials)
@@ -279,7 +279,7 @@ def _noisy(trace: Trace, before: _Memory, arguments: Sequence[Tensor]) -> list[l
 def _pairs(
     plan: Plan, arguments: Sequence[Tensor], found: Sequence[Tensor], wanted: Sequence[Tensor]
 ) -> Any:
-    """(name, value, ours, theirs) of results, then of updates, by the outputs of the trace."""
+    """(name, value, compiled, eager) of results, then of updates, by the outputs of the trace."""
     trace = plan.trace
     returned = [leaf.index for leaf in trace.out_leaves if isinstance(leaf, OutputRef)]
     ours = dict(zip(returned, found))
@@ -307,7 +307,7 @@ def _against_trace(
 
 @contextmanager
 def _as_before(before: _Memory, after: _Memory, python: _Python, graph: Any) -> Iterator[None]:
-    """The state of before the step, for a while."""
+    """Within, the state is that before the step."""
     state = graph.__dict__["_state"]
     now = _Python(state)
     parameters = [p for o in state.optimizers for g in o.param_groups for p in g["params"]]
@@ -338,7 +338,7 @@ Places = dict[int, tuple[dict[str, Any], str]]
 
 
 def _places(graph: Any) -> Places:
-    """Attributes that hold tensors, by the ids of these: `build()` may assign others to them."""
+    """Attributes that hold tensors, by the ids of the tensors: `build()` may assign others to them."""
     modules = graph.__dict__["_state"].table.modules
     holders = [h for m in modules for h in (m._parameters, m._buffers, m.__dict__)]
     return {
@@ -350,7 +350,7 @@ def _places(graph: Any) -> Places:
 
 
 def _now(tensor: Tensor, places: Places) -> Tensor:
-    """The tensor, or what an attribute that held it holds now."""
+    """The current tensor: that of the attribute which held it, or the tensor itself."""
     holder, key = places.get(id(tensor), ({}, ""))
     held = holder.get(key, tensor)
     fits = isinstance(held, Tensor) and (held.shape, held.dtype) == (tensor.shape, tensor.dtype)
@@ -358,7 +358,7 @@ def _now(tensor: Tensor, places: Places) -> Tensor:
 
 
 def _step_without_hooks(optimizer: torch.optim.Optimizer) -> None:
-    """`optimizer.step()`; its hooks have run once already."""
+    """`optimizer.step()` without its hooks, which have run already."""
     names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
     hooks = {name: getattr(optimizer, name) for name in names}
     try:
@@ -411,13 +411,14 @@ def _against_build(
     return _first_difference(pairs, _narrowest(plan), noisy, noise_of=2)
 
 
-# -- naming the op
+# -- finding the op
 
 
 def _first_op(
     plan: Plan, before: _Memory, arguments: Sequence[Tensor]
 ) -> tuple[TraceOp, str] | None:
-    """The first op whose result parts, when a program with the same options gives all results."""
+    """The first op whose result differs, found with a program that returns all intermediate results, compiled with the
+    same options."""
     values = [r for op in plan.trace.ops for r in op.results if r is not None and not r.is_number]
     if not values:
         return None
@@ -460,7 +461,7 @@ def _message(
 
 
 def _changed_op(trace: Trace, graph: Any, call: BoundCall) -> str:
-    """The first op that `build()` has now and had not when it was traced, or has no more."""
+    """The first op that `build()` executes now but did not when it was traced, or no longer executes."""
     state = graph.__dict__["_state"]
     state.building = True
     try:
@@ -479,7 +480,7 @@ def _plain(op: TraceOp) -> tuple[Any, ...]:
 
 
 def _words(op: TraceOp) -> str:
-    """An op with its numbers; tensors by their shapes."""
+    """An op as text with its numbers; tensors by their shapes."""
 
     def word(arg: Any) -> str:
         if isinstance(arg, TraceValue):

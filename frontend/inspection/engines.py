@@ -1,4 +1,4 @@
-"""What of a graph another engine runs, and what stayed with gflow's kernels, and why."""
+"""The parts of a graph that another engine runs, and the ops that stayed with gflow's kernels, with reasons."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ _SHOWN = 20
 
 @record
 class EngineRegion:
-    """A part of the program that an engine runs: its ops, and the bytes that it reads and writes, at the largest size
-    where sizes vary. copied: those that are copied to their places, since XLA gives results in memory of its own; what
-    `build()` returns, and no other op reads, stays there."""
+    """A region of the program that an engine runs: its ops, and the bytes that it reads and writes, at the largest
+    size of dynamic dimensions.
+
+    copied: the bytes that are copied to their places, since XLA returns results in its own memory. Results of
+    `build()` that no other op reads are not copied.
+    """
 
     engine: str
     ops: int
@@ -33,7 +36,7 @@ class EngineRegion:
 
 @record
 class Stayed:
-    """Ops of one kind that stayed: how many, why, and where they stand in the author's program."""
+    """Ops of one kind that stayed with gflow: their number, the reason, and their locations."""
 
     op: str
     times: int
@@ -42,7 +45,7 @@ class Stayed:
 
 
 def partition_of(module: ir.Module, pipeline: str) -> tuple[list[EngineRegion], list[Stayed]]:
-    """The regions of engines and what stayed behind; `module` (as traced) is changed."""
+    """The regions of engines and the ops that stayed; `module` (as traced) is changed."""
     with module.context:
         if not stages_of(Pipeline(pipeline)).get("partitioned"):
             return [], []
@@ -83,7 +86,7 @@ def partition_of(module: ir.Module, pipeline: str) -> tuple[list[EngineRegion], 
 
 
 def engines_text(regions: Sequence[EngineRegion], stayed: Sequence[Stayed]) -> str:
-    """The same for people."""
+    """The partition as text."""
     lines = []
     for r in regions:
         lines.append(

@@ -40,7 +40,7 @@ _SHOWN = 20
 
 @record
 class Fusion:
-    """A kernel that computes several ops: their names, and where they stand in the program."""
+    """A kernel that computes several ops: their names and locations."""
 
     ops: tuple[str, ...]
     sources: tuple[Source, ...]
@@ -49,7 +49,7 @@ class Fusion:
 
 @record
 class Fallback:
-    """Calls of an ATen overload: how many, why, and where they come from."""
+    """Calls of an ATen overload: their number, the reason, and their locations."""
 
     overload: str
     calls: int
@@ -59,7 +59,7 @@ class Fallback:
 
 @record
 class Recomputation:
-    """An op that runs again in the backward: how often, why, and where it stands."""
+    """An op that is recomputed in the backward: how often, why, and its location."""
 
     op: str
     times: int
@@ -69,7 +69,7 @@ class Recomputation:
 
 @record
 class Resharding:
-    """An op that runs on values which ranks exchange first, or on whole ones: why, and where it stands."""
+    """An op whose operands are resharded first, or that runs on replicated values: the reason and its location."""
 
     op: str
     why: str
@@ -78,14 +78,13 @@ class Resharding:
 
 @record
 class Explanation:
-    """What became of a graph. `str()` is a text for people.
+    """What the compiler did with a graph. `str()` gives a text.
 
-    switches: what its config sets. pipeline: the passes. costs: kernels, bytes and the least time
-    before and after them. races: how kernels' configurations were chosen by measuring. no_graph: on a
-    GPU, why calls don't run as one CUDA graph; "" if they do, None elsewhere. spills: kernels short of registers.
-    engines: what other engines run; stayed: what they do not, with an engine switched on.
-    frozen: of a frozen graph, what is computed once.
-    moved: of a graph of global tensors, the ops whose operands are placed otherwise first.
+    Attributes: switches: the settings of its config. pipeline: the passes. costs: kernels, bytes and the roofline time
+    before and after the passes. races: how kernels' configurations were chosen by timed comparisons. no_graph: on a
+    GPU, why calls are not one CUDA graph; "" if they are, None on other devices. spills: kernels that spill registers.
+    engines: the regions of other engines. stayed: with an engine, the ops that it does not run. frozen: of a frozen
+    graph, the parts that are computed once. moved: of a graph of global tensors, the ops whose operands are resharded.
     program: the planned IR, for a target.
     """
 
@@ -108,9 +107,9 @@ class Explanation:
     target: str = field(default="cpu", repr=False)
 
     def html(self, path: str | Path) -> Path:
-        """Write the planned program as a graph, a page for a browser which needs no network: modules that open and
-        close, colours by the least time, bytes, what runs an op, recomputation and sharding. `profile().graph_html()`
-        has measured times."""
+        """Write the planned program as a graph: a page for a browser, which needs no network. Modules can be opened
+        and closed; colours show the roofline time, bytes, what runs an op, recomputation and sharding.
+        `profile().graph_html()` has measured times."""
         return write_graph(self.program, self.target, path)
 
     def _repr_html_(self) -> str:
@@ -204,7 +203,7 @@ class Explanation:
 
 
 def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
-    """What became of a plan."""
+    """The explanation of a plan."""
     size = plan.trace.main.size
     with size_of_program(None if size is None else size.standing(0)):
         return _explained(plan, switches)
@@ -237,7 +236,7 @@ def _explained(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
 
 
 def _moved(plan: Plan) -> list[Resharding]:
-    """What `gflow-propagate-shardings` says of ops for which something is sent, or that have no rule."""
+    """The ops that `gflow-propagate-shardings` reshards for, or that have no sharding rule."""
     if plan.trace.mesh is None:
         return []
     module = propagated(lower(plan.trace.main, whole=True))
@@ -276,7 +275,7 @@ def _fallbacks(ops: list[list[Op | None]], steps: list[Any]) -> list[Fallback]:
 
 
 def _checkpointed(module: ir.Module, pipeline: str) -> list[Recomputation]:
-    """What the marks of modules add; `module` (as traced) is changed."""
+    """The recomputations of marked modules; `module` (as traced) is changed."""
     with module.context:
         if not stages_of(Pipeline(pipeline)).get("checkpointed"):
             return []
@@ -304,7 +303,7 @@ def _counted(ops: list[Op], why: str) -> list[Recomputation]:
 
 
 def _budget(function: func.FuncOp) -> list[str]:
-    """What the search for values to recompute, under a memory budget or a share of the time, says it did."""
+    """The recomputations under a memory budget or a share of the time."""
     attributes = function.operation.attributes
     if "gflow.rematerialized" not in attributes:
         return []

@@ -1,4 +1,4 @@
-"""What of a frozen graph is computed once, and which tensors it reads at each call."""
+"""The parts of a frozen graph that are computed once, and the tensors that it reads at each call."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MOST = 20
 
 @record
 class QuantizedWeight:
-    """A weight in fewer bits: its name (or those of what it was made of), the relative error ‖w - w'‖ / ‖w‖, and the
-    bytes that a call reads less."""
+    """A quantized weight: its name (or those of the tensors that it is computed from), the relative error ‖w - w'‖ /
+    ‖w‖, and the number of bytes that a call no longer reads."""
 
     name: str
     bits: int
@@ -37,12 +37,13 @@ class QuantizedWeight:
 
 @record
 class FrozenWeights:
-    """Of a frozen graph (`config.freeze()`).
+    """Report on a frozen graph (`config.freeze()`).
 
-    computed: the tensors that the prologue reads. results, bytes: how many tensors it computes of them, and the bytes
-    that these take beside them. runs: how often it has run: once, and again after each change. read: the frozen tensors
-    that a call reads as they are. unfrozen: by name, why a tensor is none. quantized: the weights that have fewer bits.
-    unquantized: with `freeze(weights=…)`, the frozen weights that keep their type, each with the reason.
+    Attributes: computed: the tensors that the prologue reads. results, bytes: the number of tensors that it computes
+    from them, and their bytes. runs: how often the prologue has run: once, and again after each change. read: the
+    frozen tensors that a call reads directly. unfrozen: by the name of a tensor, why it is not frozen. quantized: the
+    quantized weights. unquantized: with `freeze(weights=…)`, the frozen weights that keep their type, each with the
+    reason.
     """
 
     computed: tuple[str, ...]
@@ -79,12 +80,12 @@ class FrozenWeights:
 
 
 def _rest(count: int) -> list[str]:
-    """What says that a list is longer than what is shown."""
+    """The note that a list is longer than shown."""
     return [f"  and {count - _MOST} more"] if count > _MOST else []
 
 
 def _quantized(plan: Plan, run: Frozen) -> tuple[list[QuantizedWeight], list[str]]:
-    """The weights that were quantized, and why others were not."""
+    """The quantized weights, and the reasons for the others."""
     module = module_at(plan, "frozen")
     found: list[QuantizedWeight] = []
     left: dict[str, None] = {}
@@ -109,7 +110,7 @@ def _quantized(plan: Plan, run: Frozen) -> tuple[list[QuantizedWeight], list[str
 
 
 def frozen_weights(plan: Plan) -> FrozenWeights | None:
-    """That of a plan; None where its graph is not frozen."""
+    """The report on a plan; None if its graph is not frozen."""
     options = plan.compiled.options
     if options is None or not options.passes.freeze:
         return None

@@ -1,4 +1,4 @@
-"""`graph.kernels()`: the generated functions, and what they are for."""
+"""`graph.kernels()`: the generated functions, and their ops."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .stage import planned_program
 class KernelInfo:
     """A generated function.
 
-    source: its text: MLIR, or Python with Triton for a GPU. uses: how often a call of the graph runs it.
-    ops: what these runs compute. sources: where in the author's program that stands.
+    Attributes: source: its text: MLIR, or Python with Triton for a GPU. uses: how often a call of the graph runs it.
+    ops: the ops that it computes. sources: their locations in the author's program.
     """
 
     name: str
@@ -34,7 +34,7 @@ class KernelInfo:
 
 
 def kernels(plan: Plan, target: str | None = None) -> list[KernelInfo]:
-    """Those of a plan, the most used first. target: as it would be compiled for that."""
+    """The kernels of a plan, the most used first. target: compile for this target instead."""
     program = _program(plan, target)
     module, function = planned_program(program)
     texts = {**program.kernels, **{name: k.source for name, k in program.triton.items()}}
@@ -54,7 +54,7 @@ def kernels(plan: Plan, target: str | None = None) -> list[KernelInfo]:
 
 
 def _run_by(step: object) -> list[str]:
-    """The kernel of a step, and those that it is given to call: tiles and packing of products."""
+    """The kernel of a step, and the functions that it receives by address: tiles and packing of products."""
     if isinstance(step, KernelStep):
         called = [word.kernel for word in step.words if isinstance(word, KernelAddress)]
         return list(dict.fromkeys([step.kernel, *called]))

@@ -1,4 +1,4 @@
-"""`graph.memory()`: what memory a compiled graph takes."""
+"""`graph.memory()`: the memory of a compiled graph."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ _ROLES = {
 
 @record
 class MemorySummary:
-    """Bytes of a compiled graph. `str()` is a table for people.
+    """Bytes of a compiled graph. `str()` gives a table.
 
-    arena: of all values inside a step, scratch of kernels included, which one block of memory holds.
-    lower_bound: the least that the values need in this order of steps. arguments: of what the graph
-    reads and updates and others own, by role. constants: of those in the program. results: of new
-    tensors that a call returns.
+    Attributes: arena: the block of memory for all values inside of a step, including scratch of kernels. lower_bound:
+    the minimum for these values in this order of steps. arguments: tensors that the graph reads and updates and that
+    belong to others, by role. constants: constants of the program. results: new tensors that a call returns.
     """
 
     name: str
@@ -56,7 +55,7 @@ class MemorySummary:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all bytes."""
         return self.arena + sum(self.arguments.values()) + self.constants + self.results
 
     @property
@@ -71,7 +70,7 @@ class MemorySummary:
         return target
 
     def _repr_html_(self) -> str:
-        """For notebooks: what takes how much, as a bar, and the text."""
+        """For notebooks: the parts as a bar, and the text."""
         return memory_html(self)
 
     def __str__(self) -> str:
@@ -97,7 +96,7 @@ class MemorySummary:
 
 
 def memory(plan: Plan) -> MemorySummary:
-    """That of a plan."""
+    """The summary of a plan."""
     program = plan.compiled.program
     module, function = planned(plan)
     with module.context:

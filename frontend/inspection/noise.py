@@ -1,8 +1,8 @@
-"""Eager with the rounding errors of every op made anew: how far may results be apart that are both right?
+"""Eager with random rounding errors in every op: the possible distance between two correct results.
 
-Each arithmetic op's operands and results are moved by up to one unit in the last place, at random. What
-differs between such runs (by cancellation, by a comparison that tips over, by Adam's quotient of two small
-numbers) is rounding's to decide; what doesn't is not.
+Operands and results of each arithmetic op are moved by up to one unit in the last place, at random. A difference
+between such runs (by cancellation, by a comparison of nearly equal numbers, by Adam's quotient of two small numbers)
+is explained by rounding; other differences are not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CONTRACTIONS = """
     _scaled_dot_product_attention_math inner outer
 """
 CONTRACTIONS = frozenset(_CONTRACTIONS.split())
-#: ops that are several steps, each with errors of its own
+#: composite ops, whose steps have rounding errors of their own
 _COMPOSED = """
     _log_softmax _softmax _log_softmax_backward_data _softmax_backward_data logsumexp logaddexp logaddexp2 xlogy
     native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
@@ -65,14 +65,14 @@ def _decompositions() -> dict[Any, Any]:
     return found
 
 
-#: contractions that add a bias: name → (its place among the arguments, the dimension of the result that it lies
-#: along; None where it broadcasts). A program may round the product to the operands' type first.
+#: contractions that add a bias: name → (the bias's position among the arguments, the dimension of the result that it
+#: runs along; None if it broadcasts). A program may round the product to the operands' type first.
 _BIASED: dict[str, tuple[int, int | None]] = {
     "addmm": (0, None), "baddbmm": (0, None), "addmv": (0, None), "addbmm": (0, None), "linear": (2, None),
     "convolution": (2, 1), "mkldnn_convolution": (2, 1), "_convolution": (2, 1),
 }  # fmt: skip
 _HALVES = (torch.float16, torch.bfloat16)
-#: operands and results that are marks of 0 and 1 in a floating-point type
+#: operands and results that are flags (0 or 1) in a floating-point type
 _MARKS = frozenset({"is_target"})
 
 
@@ -80,8 +80,8 @@ def _group_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, batch: int, channels: int,
     positions: int, groups: int, wanted: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """By the definition, where PyTorch's decomposition sums grad · x and grad apart: that is NaN for a whole group
-    beside an infinite gradient, where the derivative of some elements is infinite."""
+    """By the definition. PyTorch's decomposition sums grad · x and grad separately, which is NaN for a whole group
+    with an infinite gradient, where only the derivatives of some elements are infinite."""
     apart = (batch, groups, channels // groups, positions)
     g, centred = grad.reshape(apart), x.reshape(apart)
     centred = (centred - mean.reshape(batch, groups, 1, 1)) * rstd.reshape(batch, groups, 1, 1)
@@ -99,15 +99,19 @@ def _base(func: Any) -> str:
 
 
 def _bias(func: Any, args: Any) -> Tensor | None:
-    """What a contraction in half precision adds to its product."""
+    """The bias that a contraction in half precision adds to its product."""
     place = _BIASED.get(_base(func))
     found = args[place[0]] if place is not None and len(args) > place[0] else None
     return found if isinstance(found, Tensor) and found.dtype in _HALVES else None
 
 
 class Noise(TorchDispatchMode):
-    """Moves operands and results of arithmetic. units: by how many in the last place. narrow: the dtype in
-    which contractions are computed, if they are in another than their operands'."""
+    """A mode that moves operands and results of arithmetic ops.
+
+    Args:
+        units: by how many units in the last place.
+        narrow: the dtype in which contractions are computed, if it is not their operands'.
+    """
 
     def __init__(self, seed: int, units: float = 1.0, narrow: str = "") -> None:
         super().__init__()
@@ -155,7 +159,7 @@ class Noise(TorchDispatchMode):
         return out
 
     def _biased(self, func: Any, args: Any, kwargs: Any, bias: Tensor) -> Tensor:
-        """A contraction in half precision: its product is rounded, and the bias may take most of it away."""
+        """A contraction in half precision: its product is rounded, and the bias may cancel most of it."""
         out = func(*map(self._moved, args), **kwargs)
         dim = _BIASED[_base(func)][1]
         if dim is not None:
@@ -174,11 +178,11 @@ class Noise(TorchDispatchMode):
                 self._one(torch.view_as_real(t.resolve_conj().contiguous()))
             )
         if not t.is_floating_point() or not t.numel() or t._is_zerotensor():
-            return t  # a tensor of zeros that autograd made has no memory
+            return t  # autograd's zero tensors have no memory
         eps = max(torch.finfo(t.dtype).eps, self.least) * self.units
         u = torch.rand(t.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
         moved = (t.double() * (1 + eps * u)).to(t.dtype)
-        # the strides stay: views and memory formats follow from them
+        # the strides are kept, since views and memory formats depend on them
         result = (
             torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
             if all(t.stride())

@@ -1,8 +1,8 @@
-"""What notebooks show of graphs and their reports: `_repr_html_` of `Graph`, `explain()`, `memory()` and `profile()`.
+"""Representations of graphs and their reports in notebooks: `_repr_html_` of `Graph`, `explain()`, `memory()` and
+`profile()`.
 
-A graph is a tree of its modules that fold away. The others are the text that `print` gives, escaped, in one frame;
-profiles and memory summaries have a bar of their parts before it. Styles are inline, take the notebook's colours, and
-load nothing.
+A graph is a collapsible tree of its modules. The others are the text of `print`, escaped, in a frame; profiles and
+memory summaries also have a bar of their parts. Styles are inline, use the notebook's colours, and load nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#9c755f", "#76b7b2", "#
 
 
 def text_html(text: str, title: str = "", open_: bool = True) -> str:
-    """A text as it is printed; long ones scroll, and fold away under their title."""
+    """A printed text; long ones scroll, and can be collapsed under their title."""
     body = f'<pre style="{_STYLE}">{html.escape(text.rstrip())}</pre>'
     if not title:
         return body
@@ -34,7 +34,7 @@ def text_html(text: str, title: str = "", open_: bool = True) -> str:
 
 
 def graph_html(text: str) -> str:
-    """A printed graph as a tree: modules fold away, and the ops of each stand in a fold of their own."""
+    """A printed graph as a tree: modules, and the ops of each, can be collapsed."""
     lines = text.rstrip().splitlines()
     head = html.escape(lines[0].removesuffix(": ("))
     return f'<div style="{_STYLE};{_TREE}"><b>{head}</b>{"".join(_tree(lines[1:]))}</div>'
@@ -67,7 +67,7 @@ def _fold(title: str, lines: Iterable[str]) -> str:
 
 
 def bar_html(parts: Mapping[str, float], written: Callable[[float], str]) -> str:
-    """Parts of a whole as one bar with a legend. written: a number with its unit, as text."""
+    """Parts of a whole as one bar with a legend. written: formats a number with its unit."""
     total = sum(parts.values())
     if total <= 0:
         return ""
@@ -95,7 +95,7 @@ def profile_html(profile: Any) -> str:
 
 
 def memory_html(summary: Any) -> str:
-    """A memory summary: what takes how much, and the tables."""
+    """A memory summary: the parts, and the tables."""
     parts = {"arena": summary.arena, **summary.arguments, "constants": summary.constants}
     parts["results"] = summary.results
     bar = bar_html({k: v for k, v in parts.items() if v}, lambda size: byte_text(int(size)))

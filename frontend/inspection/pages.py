@@ -14,7 +14,7 @@ from gflow.compiler.targets import parse_target
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 
-#: the part of a call that only profiling makes
+#: the part of a call that exists only while profiling
 CLOCK = "clock"
 _HOST = "host"
 _OTHER = "other"
@@ -25,7 +25,8 @@ _PHASES = ("forward", "backward", "optimizer")
 def write_graph(
     program: str, target: str, path: str | Path, seconds: Mapping[int, float] | None = None
 ) -> Path:
-    """Write the page of a planned program. seconds: measured times of its ops; without them the least of the target."""
+    """Write the page of a planned program. seconds: measured times of its ops; by default the target's roofline
+    times."""
     context = make_context()
     with context:
         module = ir.Module.parse(program)
@@ -36,7 +37,7 @@ def write_graph(
 
 
 def profile_page(profile: Any) -> str:
-    """The round of median length: what the host does, and the steps of each phase."""
+    """The round of median length: the host's time, and the steps of each phase."""
     lengths = [spans[-1][2] - spans[0][1] for spans in profile.calls]
     chosen = sorted(range(len(lengths)), key=lambda i: lengths[i])[len(lengths) // 2]
     host, begin = profile.calls[chosen], profile.calls[chosen][0][1]

@@ -1,4 +1,4 @@
-"""`graph.profile()`: where the time of a call goes, by kernel, module and phase."""
+"""`graph.profile()`: the time of a call by kernel, module and phase."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from .stage import planned
 
 _SHOWN = 15
 _UNKNOWN = Source("", "", "", 0)
-#: components of a module's path that the table goes by
+#: the number of components of module paths in the table
 _DEPTH = 3
 
 
 @record
 class StepTime:
-    """One step of the program. kernel: its function, or ATen overload. op: what it computes.
+    """One step of the program.
 
-    seconds: the median of all rounds. shares: where in the author's program it comes from, and what
-    share of the ops in it each place has.
+    Attributes: kernel: its function, or ATen overload. op: what it computes. seconds: the median of all rounds.
+    shares: the locations of its ops in the author's program, each with its share of the ops.
     """
 
     kernel: str
@@ -51,12 +51,12 @@ class StepTime:
 
 @record
 class Profile:
-    """Times of one compiled graph. `str()` is a table for people.
+    """Times of one compiled graph, in seconds. `str()` gives a table.
 
-    seconds: of a whole call, the median, without what only profiling does. steps: in the order in which they run.
-    timeline: of every round, seconds from the start at which each step began and ended. parts: medians of the seconds
-    of each part of a call on the host, in order; they make up the call. calls: the same of every round, with when each
-    part began and ended. program: the planned IR, for a target. op_seconds: of its ops, by their numbers.
+    Attributes: seconds: the median of whole calls, without the overhead of profiling. steps: in the order in which
+    they run. timeline: for every round, start and end of each step, relative to the start of the call. parts: medians
+    of the parts of a call on the host, in order; their sum is the call. calls: the same for every round, with start
+    and end of each part. program: the planned IR, for a target. op_seconds: times of its ops, by their numbers.
     """
 
     name: str
@@ -75,9 +75,9 @@ class Profile:
         return _summed((s.kernel, s.seconds) for s in self.steps)
 
     def by_module(self, depth: int | None = None) -> dict[str, float]:
-        """Seconds of a call by module, the longest first; its children are not counted in, unless
-        `depth` cuts paths to that many components. A kernel that several modules share is divided
-        by the number of ops that each has in it."""
+        """Seconds of a call by module, the longest first. Children are not included, unless `depth` cuts paths to that
+        many components. The time of a kernel that several modules share is divided in proportion to the number of
+        their ops in it."""
         return _summed((_cut(module, depth), t) for _, module, t in self._shares())
 
     def by_phase(self) -> dict[str, float]:
@@ -183,10 +183,10 @@ def _cut(module: str, depth: int | None) -> str:
 def profile(
     graph: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], rounds: int
 ) -> Profile:
-    """Call a graph once, and then `rounds` times with a clock on every step; times are in seconds.
+    """Call a graph once, and then `rounds` times while measuring every step; times are in seconds.
 
     Raises:
-        GraphError: the graph compiled again in between, so the calls are not alike.
+        GraphError: the graph compiled again in between, so the calls differ.
     """
     graph(*args, **kwargs)
     state: Any = graph.__dict__["_state"]
@@ -224,7 +224,7 @@ def profile(
 
 
 def _whole(spans: Sequence[HostSpan], start: float, end: float, first: float) -> list[HostSpan]:
-    """The parts of a call that took from `start` to `end`, in seconds from `first`."""
+    """The parts of a call that ran from `start` to `end`, in seconds relative to `first`."""
     every = [("signature, guards, state", start, spans[0][1]), *spans]
     every.append(("state, schedules, results", every[-1][2], end))
     return [(name, a - first, b - first) for name, a, b in every]
@@ -236,7 +236,7 @@ def _lengths(spans: Sequence[HostSpan]) -> dict[str, float]:
 
 @record
 class _Run:
-    """A clocked run of a plan: when its steps began and ended, and the parts of the host's time."""
+    """A measured run of a plan: start and end of its steps, and the parts of the host's time."""
 
     plan: Plan
     times: list[tuple[float, float]]
@@ -245,7 +245,7 @@ class _Run:
 
 @contextmanager
 def _clocked(plans: Sequence[Plan], found: list[_Run]) -> Iterator[None]:
-    """Plans run step by step, and their times are added to `found`."""
+    """Within, plans run step by step, and their times are added to `found`."""
     before = [plan.compiled for plan in plans]
     for plan in plans:
         plan.compiled = replace(plan.compiled, run=_timed_run(plan, plan.compiled.run, found))
@@ -270,7 +270,7 @@ def _timed_run(
 def _steps(
     plan: Plan, timeline: Sequence[Sequence[tuple[float, float]]], op_seconds: dict[int, float]
 ) -> Iterator[StepTime]:
-    """The steps of a plan; their times are added to those of ops, in equal parts where a step has several."""
+    """The steps of a plan; their times are added to those of ops, in equal parts if a step has several ops."""
     program = plan.compiled.program
     module, function = planned(plan)
     with module.context:
@@ -289,7 +289,7 @@ def _steps(
 
 
 def _called(step: Member) -> str:
-    """What a step runs."""
+    """The name of what a step runs."""
     if isinstance(step, AtenStep):
         return step.overload
     if isinstance(step, KernelStep | LaunchStep):

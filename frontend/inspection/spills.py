@@ -1,4 +1,4 @@
-"""Kernels of a program for a GPU whose registers do not suffice, with the cost model's first choice or at all."""
+"""GPU kernels that spill registers, with the cost model's first choice or at all."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _SHOWN = 20
 
 @record
 class Spill:
-    """A kernel that runs with another configuration than the model's first choice, which spills, or that spills.
+    """A kernel that spills, or whose first choice of configuration would spill.
 
-    label: an op that it runs for. first, chosen: configurations. bytes: that a thread spills with the chosen one.
+    Attributes: label: an op that it runs for. first, chosen: configurations. bytes: the spilled bytes of a thread with
+    the chosen configuration.
     """
 
     kernel: str
@@ -24,7 +25,7 @@ class Spill:
 
 
 def spills_of(program: Program) -> list[Spill]:
-    """The kernels of a program with machine code; not those that were chosen by measuring."""
+    """The spilling kernels of a program with machine code, except those that were chosen by measurement."""
     raced = {race.step for race in program.races}
     found: dict[tuple[str, int], Spill] = {}
     for n, step in enumerate(program.steps):

@@ -1,4 +1,4 @@
-"""A graph's IR between two passes: what the pipeline makes of its trace up to there."""
+"""A graph's IR between two passes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def planned(plan: Plan) -> tuple[ir.Module, Any]:
 
 
 def planned_program(program: Any) -> tuple[ir.Module, Any]:
-    """The same of a program."""
+    """The planned module and function of a program."""
     context = make_context()
     with context:
         module = ir.Module.parse(program.ir)

@@ -29,7 +29,7 @@ def lower_call(
     kwargs: dict[str, Any],
     results: list[TraceValue | None],
 ) -> list[Value | None]:
-    """One call: its rule, else its decomposition, else `gflow.aten`."""
+    """Lower one call: by its rule, otherwise by its decomposition, otherwise as `gflow.aten`."""
     check = find_check(func)
     if check is not None and not em.proven:
         check(em, *args, **kwargs)
@@ -46,7 +46,7 @@ def lower_call(
 def try_lower(
     em: Emitter, func: Any, args: list[Any], kwargs: dict[str, Any], results: list[Any]
 ) -> list[Value | None] | None:
-    """As `lower_call`, with None where the call would have to become `gflow.aten`."""
+    """`lower_call`, with None instead of a `gflow.aten`."""
     if _no_kernels(args) or any(r and not has_kernels(TO_MLIR.get(r.dtype, "")) for r in results):
         return None
     rule = find_rule(func)
@@ -68,7 +68,7 @@ def try_lower(
 
 
 def _no_kernels(args: Any) -> bool:
-    """Whether only PyTorch computes with one of the arguments."""
+    """Whether an argument has a dtype or layout that only PyTorch computes with."""
     for a in args:
         if isinstance(a, Value):
             if not has_kernels(a.dtype):
@@ -79,10 +79,10 @@ def _no_kernels(args: Any) -> bool:
 
 
 def conform(em: Emitter, func: Any, want: TraceValue | None, got: Value | None) -> Value | None:
-    """A rule's result in the type that PyTorch gives.
+    """Convert a rule's result to the type that PyTorch gives.
 
     Raises:
-        LoweringError: the rule gave another shape than PyTorch, at its size or at others of a
+        LoweringError: the rule's result has another shape than PyTorch's, at the traced size or at other sizes of a
             dynamic dimension.
     """
     if want is None:

@@ -1,7 +1,7 @@
-"""What eager PyTorch refuses because of values, as `gflow.check` ops in front of the call.
+"""Checks of values that eager PyTorch makes, as `gflow.check` ops before the call.
 
-A rule looks at a call's arguments and emits conditions; the call itself is lowered as if they held. Conditions
-and exceptions are those of PyTorch's CPU kernels.
+A rule emits the conditions on a call's arguments; the call itself is lowered as if they held. Conditions and
+exceptions are those of PyTorch's CPU kernels.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .emitter import Emitter, Value, broadcast_shapes
 from .registry import lowers
 from .rules.shape import wrap
 
-#: (emitter, *args, **kwargs) of a call: emits what must hold for it
+#: (emitter, *args, **kwargs) of a call: emits its conditions
 Rule = Callable[..., None]
 
-#: the least number, the number behind the greatest, and another one that is fine too
+#: the least number, one more than the greatest, and one other allowed number
 Bounds = tuple[int, int, int | None]
 
 RULES: dict[str, Rule] = {}
 
 
 def checks(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule, as `registry.lowers` does."""
+    """Register a rule of checks, like `registry.lowers`."""
 
     def register(rule: Rule) -> Rule:
         for name in names:
@@ -46,7 +46,7 @@ def checks(*names: str) -> Callable[[Rule], Rule]:
 
 
 def find_check(func: Any) -> Rule | None:
-    """The rule of an overload, else the one of all overloads of its op."""
+    """The rule of an overload, otherwise the one for all overloads of its op."""
     name = name_if_refusing(func)
     return None if name is None else RULES[name]
 
@@ -55,16 +55,16 @@ def find_check(func: Any) -> Rule | None:
 
 
 def fail_if(em: Emitter, bad: Value, error: str, message: str, found: Value | None = None) -> None:
-    """The run ends with an error where an element of `bad` is true.
+    """Emit a check: the run ends with an error if an element of `bad` is true.
 
-    found: integers of the same shape; the largest of the bad ones goes into the message for `{}`.
+    found: integers of the same shape; the largest of the bad ones replaces `{}` in the message.
     """
     if bad.numel == 0 or (bad.const is not None and not bad.const):
         return
     dims = range(bad.rank)
     operands = [em.reduce(bad, "any", dims)]
     if found is not None:
-        least = em.dense(np.array(-(1 << 63)), "i64")  # a number, whatever sizes vary
+        least = em.dense(np.array(-(1 << 63)), "i64")  # a constant for all sizes
         values = em.select(bad, found.to("i64"), em.broadcast(least, bad.shape))
         operands.append(em.reduce(values, "max", dims))
     em.create("check", operands, {"error": error, "message": message}, [])
@@ -74,7 +74,8 @@ def in_range(
     em: Emitter, index: Any, low: int, high: int, error: str, message: str,
     other: int | None = None,
 ) -> None:  # fmt: skip
-    """Integers lie in low … high - 1, or are `other`. Says nothing that follows from what has been said of them."""
+    """Check that integers are in low … high - 1, or equal `other`. Emits no condition that an earlier check
+    implies."""
     if not isinstance(index, Value) or index.dtype == "i1" or is_float(index.dtype):
         return
     index = _source(em, index)
@@ -95,7 +96,7 @@ def in_range(
 
 
 def _follows(wanted: Bounds, known: Bounds) -> bool:
-    """Whether what lies in `known` lies in `wanted`."""
+    """Whether the range `known` is within `wanted`."""
     (low, high, other), (known_low, known_high, extra) = wanted, known
     if any(varies(x) for x in (low, high, known_low, known_high)):
         return wanted == known
@@ -105,7 +106,7 @@ def _follows(wanted: Bounds, known: Bounds) -> bool:
 
 
 def _source(em: Emitter, index: Value) -> Value:
-    """The tensor whose elements a tensor has, in another shape or order, or repeated."""
+    """The tensor whose elements a tensor has, possibly in another shape or order, or repeated."""
     value = index.ir
     while not isinstance(value.owner, ir.Block):
         op = value.owner.operation if hasattr(value.owner, "operation") else value.owner
@@ -116,13 +117,13 @@ def _source(em: Emitter, index: Value) -> Value:
 
 
 def number(size: int) -> str:
-    """A size, as a message shows it."""
+    """A size as a message shows it."""
     symbol = extents.current()
     return symbol.text(size) if symbol is not None and varies(size) else str(size)
 
 
 def _range(em: Emitter, value: ir.Value) -> tuple[int, int] | None:
-    """The least and the greatest number of a tensor of positions that the program makes itself."""
+    """The least and the greatest number in a tensor of positions that the program computes itself."""
     owner = value.owner
     if isinstance(owner, ir.Block):
         return None
@@ -150,7 +151,7 @@ def _bounds(dim: int, size: int) -> str:
 
 
 def _rows(em: Emitter, x: Value, dim: int, index: Value) -> None:
-    """`index_select`, whose kernels along dimension 1 and of no elements raise another error."""
+    """`index_select`, whose kernels raise another error along dimension 1 and for tensors without elements."""
     size = x.shape[dim] if x.rank else 1
     error, message = "IndexError", f"index out of range in self: {_bounds(dim, size)}"
     if x.rank > 1 and size == 0:
@@ -163,32 +164,32 @@ def _rows(em: Emitter, x: Value, dim: int, index: Value) -> None:
 
 @checks("aten.embedding")
 def embedding(em: Emitter, weight: Value, index: Value, *rest: Any, **named: Any) -> None:
-    """Indices lie in [0, rows of the weight)."""
+    """Check that indices are in [0, rows of the weight)."""
     _rows(em, weight, 0, index)
 
 
 @checks("aten.index_select")
 def index_select(em: Emitter, x: Value, dim: int, index: Value) -> None:
-    """Indices lie in [0, size of the dimension)."""
+    """Check that indices are in [0, size of the dimension)."""
     _rows(em, x, wrap(dim, x.rank) if x.rank else 0, index)
 
 
 @checks("aten.gather")
 def gather(em: Emitter, x: Value, dim: int, index: Value, **named: Any) -> None:
-    """Indices lie in [0, size of the dimension)."""
+    """Check that indices are in [0, size of the dimension)."""
     dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
     in_range(em, index, 0, size, "RuntimeError", _bounds(dim, size))
 
 
 @checks("aten.scatter_add", "aten.scatter_reduce")
 def scatter_add(em: Emitter, x: Value, dim: int, index: Value, *rest: Any, **named: Any) -> None:
-    """Indices lie in [0, size of the dimension)."""
+    """Check that indices are in [0, size of the dimension)."""
     gather(em, x, dim, index)
 
 
 @checks("aten.take")
 def take(em: Emitter, x: Value, index: Value) -> None:
-    """Indices lie in [−n, n), n the number of elements."""
+    """Check that indices are in [−n, n), where n is the number of elements."""
     n = x.numel
     message = f"out of range: tried to access index {{}} on a tensor of {number(n)} elements."
     in_range(em, index, -n, n, "IndexError", message)
@@ -196,8 +197,8 @@ def take(em: Emitter, x: Value, index: Value) -> None:
 
 @checks("aten.index_add")
 def index_add(em: Emitter, x: Value, dim: int, index: Value, source: Value, **named: Any) -> None:
-    """Indices lie in [0, size of the dimension); nothing is checked for an empty source, or where rows are added to
-    none, as in ATen."""
+    """Check that indices are in [0, size of the dimension), except for an empty source, or if the tensor has no rows,
+    as in ATen."""
     dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
     if source.numel == 0 or (x.rank > 1 and size == 0):
         return
@@ -210,7 +211,7 @@ def index_add(em: Emitter, x: Value, dim: int, index: Value, source: Value, **na
 
 @checks("aten.index_copy")
 def index_copy(em: Emitter, x: Value, dim: int, index: Value, source: Value) -> None:
-    """Indices lie in [0, size of the dimension); nothing is checked where nothing is written."""
+    """Check that indices are in [0, size of the dimension), unless nothing is written."""
     if source.numel == 0:
         return
     dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
@@ -219,7 +220,7 @@ def index_copy(em: Emitter, x: Value, dim: int, index: Value, source: Value) -> 
 
 @checks("aten.scatter.src", "aten.scatter.value")
 def scatter(em: Emitter, x: Value, dim: int, index: Value, source: Any) -> None:
-    """Indices lie in [0, size of the dimension)."""
+    """Check that indices are in [0, size of the dimension)."""
     dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
     if index.numel:
         in_range(em, index, 0, size, "RuntimeError", _bounds(dim, size))
@@ -227,7 +228,7 @@ def scatter(em: Emitter, x: Value, dim: int, index: Value, source: Any) -> None:
 
 @checks("aten.index_fill")
 def index_fill(em: Emitter, x: Value, dim: int, index: Value, value: Any) -> None:
-    """Indices lie in [−size, size) of the dimension."""
+    """Check that indices are in [−size, size) of the dimension."""
     dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
     if _others(x.shape, [dim]):
         in_range(em, index, -size, size, "IndexError", _bounds(dim, size))
@@ -235,8 +236,7 @@ def index_fill(em: Emitter, x: Value, dim: int, index: Value, value: Any) -> Non
 
 @checks("aten.index.Tensor", "aten.index_put")
 def index(em: Emitter, x: Value, indices: Sequence[Value | None], *rest: Any, **named: Any) -> None:
-    """Positions count from the front, or from the end if they are negative. A mask is one index of several
-    dimensions."""
+    """Check that positions are in [−size, size) of their dimension. A mask is one index for several dimensions."""
     dim = 0
     places: list[tuple[int, Value]] = []
     dims: list[int] = []
@@ -261,7 +261,7 @@ def index(em: Emitter, x: Value, indices: Sequence[Value | None], *rest: Any, **
 def nll_loss(
     em: Emitter, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
 ) -> None:
-    """Targets are classes, or `ignore_index`."""
+    """Check that targets are classes, or `ignore_index`."""
     classes = x.shape[0 if x.rank == 1 else 1]
     message = f"Target {{}} is out of bounds: there are {number(classes)} classes, and {ignore_index} is ignored"
     in_range(em, target, 0, classes, "IndexError", message, ignore_index)
@@ -269,14 +269,14 @@ def nll_loss(
 
 @checks("aten.binary_cross_entropy")
 def binary_cross_entropy(em: Emitter, x: Value, y: Value, *rest: Any, **named: Any) -> None:
-    """Input and target lie in [0, 1]."""
+    """Check that input and target are in [0, 1]."""
     for value, name in ((x, "input"), (y, "target")):
         message = f"all elements of {name} should be between 0 and 1"
         fail_if(em, ~_within(value, 0.0, 1.0), "RuntimeError", message)
 
 
 def _within(x: Value, low: float, high: float) -> Value:
-    """Where numbers lie in low … high; NaN does not."""
+    """Where numbers are in low … high; false for NaN."""
     wide = x.compute()
     return wide.ge(low) & wide.le(high)
 
@@ -287,7 +287,7 @@ def _within(x: Value, low: float, high: float) -> Value:
 @checks("aten.floor_divide", "aten.remainder", "aten.fmod", "aten.div.Tensor_mode",
         "aten.div.Scalar_mode")  # fmt: skip
 def divide(em: Emitter, a: Any, b: Any, *, rounding_mode: str | None = "floor") -> None:
-    """Integers by zero."""
+    """Check integers for division by zero."""
     if rounding_mode is None or any(_is_real(v) for v in (a, b)):
         return
     shape: tuple[int, ...] = ()
@@ -314,7 +314,7 @@ def _is_real(value: Any) -> bool:
 
 @checks("aten.bernoulli")
 def bernoulli(em: Emitter, x: Value, p: Any = None, **named: Any) -> None:
-    """Probabilities lie in [0, 1]; a number is checked while lowering, a tensor in the program."""
+    """Check that probabilities are in [0, 1]; a number is checked while lowering, a tensor by the program."""
     if isinstance(p, int | float):
         if x.numel and not 0 <= p <= 1:
             message = f"bernoulli_ expects p to be in [0, 1], but got p={p}"
@@ -327,7 +327,7 @@ def bernoulli(em: Emitter, x: Value, p: Any = None, **named: Any) -> None:
 
 @checks("aten.multinomial")
 def multinomial(em: Emitter, weights: Value, *rest: Any, **named: Any) -> None:
-    """Weights are finite and not negative, and a row has a positive one."""
+    """Check that weights are finite and not negative, and that a row has a positive one."""
     wide = weights.compute()
     message = "probability tensor contains either `inf`, `nan` or element < 0"
     fail_if(em, ~(wide.ge(0.0) & ~wide.eq(math.inf)), "RuntimeError", message)
@@ -338,18 +338,18 @@ def multinomial(em: Emitter, weights: Value, *rest: Any, **named: Any) -> None:
 
 @checks("aten.normal")
 def normal(em: Emitter, mean: Any, std: Any = 1.0, *rest: Any, **named: Any) -> None:
-    """Standard deviations are not negative."""
+    """Check that standard deviations are not negative."""
     if isinstance(std, Value):
         message = "normal expects all elements of std >= 0.0"
         fail_if(em, ~std.compute().ge(0.0), "RuntimeError", message)
 
 
-# -- conditions that programs state themselves
+# -- conditions in the author's program
 
 
 @checks("aten._assert_async")
 def assert_async(em: Emitter, x: Value, message: str = "") -> None:
-    """The author's own check: a one-element tensor is not zero."""
+    """The author's own check: a one-element tensor must not be zero."""
     message = message or "Expected Tensor with single nonzero value, but got zero"
     held = x if x.dtype == "i1" else x.compute().ne(0)
     fail_if(em, ~held, "RuntimeError", _plain(message))
@@ -357,16 +357,16 @@ def assert_async(em: Emitter, x: Value, message: str = "") -> None:
 
 @checks("gflow.fail_if")
 def stated(em: Emitter, bad: Value, error: str, message: str) -> None:
-    """A check that the trace states: it fails where `bad` is true. error: the exception's name."""
+    """A check in the trace: it fails if `bad` is true. error: the exception's name."""
     fail_if(em, bad, error, _plain(message))
 
 
 def _plain(message: str) -> str:
-    """A message without a value to put in."""
+    """A message without a placeholder for a value."""
     return message.replace("{}", "{ }")
 
 
-#: what a factorization that failed says, by the function's name in it
+#: the error of a failed factorization, by the function's name in it
 _SINGULAR = "the input matrix is singular"
 _FACTORED = {
     "inv": ("LinAlgError", "The diagonal element {} is zero, the inversion could not be completed because "
@@ -390,7 +390,7 @@ _FACTORED = {
 
 @checks("aten._linalg_check_errors")
 def factorization(em: Emitter, info: Value, name: str, *, is_matrix: bool) -> None:
-    """What LAPACK returned: 0, or where it stopped."""
+    """Check the status of LAPACK: 0, or the position of the failure."""
     key = next((k for k in _FACTORED if k in name.rsplit(".", 1)[-1]), None)
     error, message = (
         _FACTORED[key] if key else ("RuntimeError", "the factorization failed (error code: {})")
@@ -400,7 +400,7 @@ def factorization(em: Emitter, info: Value, name: str, *, is_matrix: bool) -> No
 
 
 def _nothing(em: Emitter, *args: Any, **named: Any) -> None:
-    """These calls are their checks."""
+    """Calls that consist of their checks."""
 
 
 lowers("aten._assert_async", "aten._linalg_check_errors", "gflow.fail_if")(_nothing)

@@ -18,7 +18,8 @@ from .emitter import Emitter, Value
 def emit_collectives(
     em: Emitter, func: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any]
 ) -> list[Value] | None:
-    """A call of `torch.ops._c10d_functional`; None of anything else. Coalesced ones are several collectives."""
+    """Lower a call of `torch.ops._c10d_functional`; None for any other call. Coalesced ones become several
+    collectives."""
     if not is_collective(str(func)):
         return None
     named = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
@@ -64,7 +65,8 @@ def _one(em: Emitter, kind: str, x: Value, named: dict[str, Any]) -> Value:
 
 
 def copies(em: Emitter, trace: Trace, group: str) -> ir.Attribute:
-    """What `gflow.copies` or `gflow.parts` says of an argument of which each rank of a group, by name, has one."""
+    """The value of `gflow.copies` or `gflow.parts` for an argument of which each rank of a group has a copy or a
+    shard."""
     axis = trace.groups[group]
     named: Any = group
     em.mesh[axis] = torch._C._distributed_c10d._resolve_process_group(named).size()
@@ -72,7 +74,7 @@ def copies(em: Emitter, trace: Trace, group: str) -> ir.Attribute:
 
 
 def mark_gradient(em: Emitter, made: ir.Operation) -> None:
-    """Say of an op that makes a gradient the same on all ranks, of which parameter it is."""
+    """Mark an op that makes a gradient equal on all ranks with the name of its parameter."""
     if em.trace is None or em.current is None or not em.current.results:
         return
     (result, *_) = em.current.results

@@ -25,8 +25,8 @@ from .emitter import Emitter, Value
 
 _log = logging.getLogger("gflow")
 _MAX_OPS = 160
-#: PyTorch's kernels beat these decompositions, or they depend on memory layout, or give other values (those of
-#: margin losses count places behind a -1, and refuse no target).
+#: excluded decompositions: PyTorch's kernels are faster, or the decomposition depends on memory layout, or gives other
+#: values (those of margin losses count labels after a -1, and refuse no target)
 _KEEP = (
     "aten.as_strided", "aten.cumsum", "aten.cumprod", "aten.upsample_", "aten._upsample_",
     "aten.adaptive_", "aten._adaptive_", "aten.max_pool", "aten.max_unpool", "aten.im2col",
@@ -58,11 +58,11 @@ class _Recording:
 
 
 class _Abort(Exception):
-    """A call that has no recording."""
+    """The call cannot be recorded."""
 
 
 class _Calls(TorchDispatchMode):
-    """The calls that a decomposition makes: function, arguments, results, which are kept alive."""
+    """The calls of a decomposition: function, arguments, results, which are kept alive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class _Calls(TorchDispatchMode):
 
 
 class _Recorder:
-    """Numbers for tensors, by their ids: they all live until the recording is made."""
+    """Numbers tensors by their ids; they are all alive until the recording is complete."""
 
     def __init__(self) -> None:
         self.numbers: dict[int, int] = {}
@@ -131,7 +131,7 @@ def _key(item: Any) -> Any:
 
 
 def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | None:
-    """The steps of a call's decomposition; None where it has none of ops that have results alone."""
+    """The steps of a call's decomposition; None if it has none in which all ops are functional."""
     recorder, calls = _Recorder(), _Calls()
     given: list[torch.Tensor] = []
 
@@ -141,7 +141,9 @@ def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | 
                 raise _Abort("a traced number")
             try:
                 given.append(torch.empty(item.shape, dtype=TO_TORCH[item.dtype]))
-            except RuntimeError as error:  # stand-ins of dynamic dimensions: 64 bits hold no n²
+            except (
+                RuntimeError
+            ) as error:  # with stand-ins of dynamic dimensions, n² exceeds 64 bits
                 raise _Abort(str(error)) from error
             recorder.add(given[-1])
             return given[-1]
@@ -152,7 +154,7 @@ def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | 
     try:
         with (
             torch.no_grad(),
-            torch._C._DisableAutocast(),  # of the call: it has acted on the op already
+            torch._C._DisableAutocast(),  # of the call: it applies to the op already
             FakeTensorMode(allow_non_fake_inputs=False),
         ):
             fake_args = fake(list(args))
@@ -161,7 +163,7 @@ def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | 
                 try:
                     out = _table()[func](*fake_args, **fake_kwargs)
                 except Exception as error:
-                    # of any kind: PyTorch's function does not fit these arguments
+                    # any kind of exception: PyTorch's function does not support these arguments
                     raise _Abort(str(error)) from error
         steps = [recorder.step(*call) for call in calls.made]
         leaves = list(out) if isinstance(out, list | tuple) else [out]
@@ -176,7 +178,7 @@ def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | 
 
 @cache
 def _table() -> Any:
-    """PyTorch's decompositions; the import takes a third of a second, and few programs need one."""
+    """PyTorch's decompositions; their import takes a third of a second, and few programs need it."""
     # start-up: PyTorch's decompositions are loaded by the first op that has no rule
     from torch._decomp import decomposition_table
 
@@ -190,14 +192,14 @@ def decompose(
     kwargs: dict[str, Any],
     lower_one: Callable[..., list[Value | None] | None],
 ) -> list[Value | None] | None:
-    """The call through its decomposition, or None where it has none that can be lowered."""
+    """Lower a call by its decomposition; None if it has none whose ops can all be lowered."""
     if func not in _table() or str(func).startswith(_KEEP):
         return None
     if torch.Tag.nondeterministic_seeded in func.tags:
         return None
     words = tuple(
         [(k, _key(v)) for k, v in kwargs.items()]
-    )  # in order: operands are numbered by it
+    )  # in order, since operands are numbered by it
     settings = (torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled())
     key = (func, _key(args), words, settings)
     if key not in _recordings:

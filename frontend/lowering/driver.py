@@ -46,12 +46,18 @@ def lower(
     halves: bool = False,
     for_onnx: bool = False,
 ) -> ir.Module:
-    """The trace as a module with one function, in a context of its own.
+    """Lower a trace to a module with one function, in a new context.
 
-    which: of the stand-ins of the trace's size, the first or the other. target: what PyTorch computes in another type
-    than it stores depends on the kind of device: variances, in float64 on the CPU, in float32 on a GPU. whole: of a
-    trace of global tensors, the program of whole values; else that of each rank. halves: products will be of halves by
-    mixed precision. for_onnx: an engine reads the program as ONNX.
+    Args:
+        which: the first or the second stand-ins of the trace's dynamic dimensions.
+        target: PyTorch computes some ops in a type that depends on the kind of device: variances in float64 on the
+            CPU, in float32 on a GPU.
+        whole: for a trace of global tensors, make the program over global values; otherwise that of each rank.
+        halves: mixed precision will run products in half precision.
+        for_onnx: an engine will read the program as ONNX.
+
+    Raises:
+        LoweringError: the trace cannot be lowered.
     """
     if trace.size is not None:
         trace = standing(trace, which)
@@ -113,8 +119,8 @@ def _input_type(given: TraceInput) -> ir.Type:
 
 
 def _symbol(name: str) -> str:
-    """The function's name: the graph's without its number, so that all graphs of a class have the same
-    program, and find it in the cache."""
+    """The function's name: the graph's name without its number, so that all graphs of a class have the same program,
+    and find it in the cache."""
     name = re.sub(r"_\d+(_update)?$", r"\1", name)
     return "".join(c if c.isalnum() or c in "_.$" else "_" for c in name) or "main"
 
@@ -157,7 +163,7 @@ def _as_number(value: Value) -> Value:
 
 
 def _arguments(op: TraceOp, values: dict[int, Value]) -> tuple[list[Any], dict[str, Any]]:
-    """The call's arguments; values where the schema wants a number are marked as numbers."""
+    """The call's arguments; values for which the schema has a number are marked as numbers."""
     args = [_substitute(a, values) for a in op.args]
     kwargs = {k: _substitute(v, values) for k, v in op.kwargs.items()}
     schema = None
@@ -191,14 +197,14 @@ def _lower_op(em: Emitter, op: TraceOp, values: dict[int, Value]) -> None:
 
 
 def _size_of(trace: Trace, given: TraceInput) -> Symbol:
-    """The size that an input brings along."""
+    """The value of the dynamic dimension that an input holds."""
     assert trace.size is not None
     one, *other = trace.size.each
     return other[0] if other and given.name == other[0].name else one
 
 
 def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
-    """Types and attributes of arguments and results."""
+    """Set types and attributes of arguments and results."""
     arguments = []
     for given in trace.inputs:
         attrs: dict[str, ir.Attribute] = {
@@ -252,7 +258,7 @@ def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
 
 
 def _same_layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether strides are row-major, dimensions of size 1 and empty tensors aside."""
+    """Whether strides are row-major; dimensions of size 1 and empty tensors are ignored."""
     if 0 in shape:
         return True
     dense = row_major_strides(shape)
@@ -261,7 +267,7 @@ def _same_layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 @record
 class Escaped:
-    """A call that runs through PyTorch: its overload and where it comes from."""
+    """A call that runs through PyTorch: its overload and its location."""
 
     overload: str
     location: str

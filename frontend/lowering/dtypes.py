@@ -10,17 +10,17 @@ import torch
 from gflow.dialects.types import HALVES, NO_KERNELS
 from gflow.runtime.tensors import DTYPES
 
-#: names of the dialect to PyTorch's types, and back
+#: the dialect's names → PyTorch's dtypes, and the inverse
 TO_TORCH: dict[str, torch.dtype] = DTYPES
 TO_MLIR: dict[torch.dtype, str] = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class LoweringError(RuntimeError):
-    """A trace that cannot be lowered; names the author's line."""
+    """A trace cannot be lowered; the message names the author's line."""
 
 
 class Unsupported(Exception):
-    """A lowering can't express this call; it goes through a decomposition or `gflow.aten`."""
+    """A rule does not support a call, which is then decomposed or becomes `gflow.aten`."""
 
 
 def mlir_dtype(dtype: torch.dtype) -> str:
@@ -36,7 +36,7 @@ def mlir_dtype(dtype: torch.dtype) -> str:
 
 
 def opmath(dtype: str) -> str:
-    """The type that arithmetic on `dtype` runs in: float32 for halves."""
+    """The dtype in which arithmetic on `dtype` is computed: float32 for half precision."""
     return "f32" if dtype in HALVES else dtype
 
 
@@ -46,7 +46,7 @@ def is_float(dtype: str) -> bool:
 
 
 def has_kernels(dtype: str) -> bool:
-    """Whether gflow computes with a dtype of the dialect; complex numbers and floats of 8 bits are left to PyTorch."""
+    """Whether gflow computes with a dtype of the dialect; complex numbers and 8-bit floats are left to PyTorch."""
     return dtype not in NO_KERNELS
 
 
@@ -66,7 +66,7 @@ def _scalar_dtype(value: bool | int | float | complex) -> torch.dtype:
 
 
 def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
-    """ATen's `combine_categories`: the lower priority counts only if its category is higher."""
+    """ATen's `combine_categories`: the dtype of lower priority counts only if its category is higher."""
     if higher is None or lower is None:
         return higher or lower
     if higher.is_floating_point:

@@ -1,7 +1,7 @@
-"""Writing gflow ops by values with operators: constants, elementwise ops, shapes, reductions.
+"""Emits gflow ops on values with operators: constants, elementwise ops, shapes, reductions.
 
-Everything here keeps to the dialect's rules by itself: operands are broadcast and Python numbers
-become splat constants of the full shape. Element types are never mixed silently.
+All functions follow the dialect's rules: operands are broadcast, and Python numbers become splat constants of the full
+shape. Element types are never mixed silently.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ Number = bool | int | float
 
 
 class Value:
-    """A tensor in the IR. Operators broadcast; a Python number takes the tensor's element type.
+    """A tensor in the IR. Operators broadcast; a Python number gets the tensor's element type.
 
-    number: a traced Python number (a learning rate): it takes part in type promotion as one.
-    const: the number that fills the tensor, where it is a known splat.
+    Args:
+        number: whether it is a traced Python number (a learning rate), which takes part in type promotion as one.
+        const: the number that fills the tensor, if it is a known splat.
     """
 
     __slots__ = ("const", "dtype", "em", "ir", "number", "shape")
@@ -137,7 +138,7 @@ class Value:
         return self.em.convert(self, dtype)
 
     def compute(self) -> Value:
-        """The value in the type that arithmetic on it runs in (float32 for halves)."""
+        """The value in the dtype in which arithmetic on it is computed (float32 for half precision)."""
         return self.em.convert(self, opmath(self.dtype))
 
     def reshape(self, shape: Sequence[int]) -> Value:
@@ -149,14 +150,14 @@ class Value:
         return self.em.reduce(self, "sum", dims, keepdim)
 
     def exact_sum(self, dims: Sequence[int], keepdim: bool = False) -> Value:
-        """The sum as float64, which the addition of float32 is not rounded to float32 for, where the program's engine
-        has float64."""
+        """The sum as float64, without rounding the sum of float32 values to float32, if the program's engine supports
+        float64."""
         wide = not self.em.for_onnx and self.dtype != "f64"
         return self.em.reduce(self, "sum", dims, keepdim, "f64" if wide else None)
 
 
 class Emitter(OpWriter):
-    """Appends ops to a block. One for each lowered trace; must be used inside its MLIR context."""
+    """Appends ops to a block. There is one for each lowered trace; it must be used inside of its MLIR context."""
 
     def __init__(
         self,
@@ -168,17 +169,17 @@ class Emitter(OpWriter):
         super().__init__(block)
         self.wide_statistics, self.halves, self.for_onnx = wide_statistics, halves, for_onnx
         self.trace: Trace | None = None
-        self.current: TraceOp | None = None  # its call that is being lowered
-        self.current_results: Sequence[Any] = ()  # the TraceValues that the rule at work must give
-        self.needed: set[int] = set()  # ids of the trace's values that something reads
+        self.current: TraceOp | None = None  # the call that is being lowered
+        self.current_results: Sequence[Any] = ()  # the results of the call, as TraceValues
+        self.needed: set[int] = set()  # ids of the trace's values that are read
         self.rng: Value | None = None
         self.order: Value | None = None  # the token of the latest collective
         self.collectives = 0
-        self.mesh: dict[str, int] = {}  # ranks along each axis that collectives name
+        self.mesh: dict[str, int] = {}  # the number of ranks along each axis that collectives use
         self.sizes: dict[str, Value] = {}  # by name
         self.streams = 0
         self.uniques = 0
-        self.checked: dict[ir.Value, set[Any]] = {}  # what is known of values (`checks.py`)
+        self.checked: dict[ir.Value, set[Any]] = {}  # known ranges of values (`checks.py`)
         self._constants: dict[Any, Value] = {}
         self._repeated: dict[Any, Value] = {}  # conversions and broadcasts at the current location
 
@@ -196,11 +197,11 @@ class Emitter(OpWriter):
 
     @property
     def proven(self) -> bool:
-        """Whether the values of the call at hand were found good by another program."""
+        """Whether another program has checked the values of the current call."""
         return self.trace is not None and self.current in self.trace.proven
 
     def needs(self, number: int) -> bool:
-        """Whether something reads this result of the rule at work."""
+        """Whether this result of the current call is read."""
         own = self.current is not None and self.current_results is self.current.results
         return not own or self.current_results[number].id in self.needed
 
@@ -219,7 +220,7 @@ class Emitter(OpWriter):
         return [Value(self, r, tuple(ty[0]), ty[1]) for r, ty in zip(found, types)]
 
     def collective(self, x: Value, kind: str, attrs: dict[str, Any]) -> Value:
-        """Append a collective, which comes after all that are there, on all ranks."""
+        """Append a collective. On all ranks it comes after all earlier collectives."""
         operands = [x] if self.order is None else [x, self.order]
         attrs = {"kind": kind, "sequence": self.collectives, **attrs}
         infer = OPS["collective"].infer
@@ -237,10 +238,10 @@ class Emitter(OpWriter):
         return self.create(name, operands, attrs, types)[0]
 
     def full(self, value: Number, shape: Sequence[int], dtype: str) -> Value:
-        """A splat constant; the number that it is in this call, where it is made of sizes that vary.
+        """A splat constant; for a number that depends on dynamic sizes, the number in this call.
 
         Raises:
-            Unsupported: there are no kernels on the dtype.
+            Unsupported: there are no kernels for the dtype.
         """
         shape = tuple(shape)
         if type(value) is int and varies(value):
@@ -274,7 +275,7 @@ class Emitter(OpWriter):
         return found
 
     def number_of(self, value: int) -> Value:
-        """An integer that varies, as a scalar computed from the size."""
+        """A dynamic integer, as a scalar computed from the size."""
         symbol = extents.current()
         assert symbol is not None
         found = self._constants.get(("size", value))
@@ -284,7 +285,7 @@ class Emitter(OpWriter):
         return found
 
     def quotient(self, a: int, b: int) -> Any:
-        """a / b: a number, or what it is in this call."""
+        """a / b as a number; for dynamic sizes, the quotient in this call."""
         if varies(a) or varies(b):
             return self.full(a, (), "f64") / self.full(b, (), "f64")
         return a / b if b > 0 else math.nan
@@ -295,7 +296,7 @@ class Emitter(OpWriter):
         return self.create("constant", [], {"value": attr}, [(array.shape, dtype)])[0]
 
     def iota(self, shape: Sequence[int], dim: int, dtype: str) -> Value:
-        """Each element's index along `dim`; the same one is made once."""
+        """Each element's index along `dim`; an equal iota is emitted once."""
         shape = tuple(shape)
         key = ("iota", shape, dim, dtype)
         found = self._constants.get(key)
@@ -306,10 +307,10 @@ class Emitter(OpWriter):
     # -- elementwise
 
     def convert(self, x: Value, dtype: str) -> Value:
-        """`x` converted to a dtype; constants are converted here.
+        """`x` converted to a dtype; constants are converted directly.
 
         Raises:
-            Unsupported: there are no kernels on one of the dtypes.
+            Unsupported: there are no kernels for one of the dtypes.
         """
         if x.dtype == dtype:
             return x
@@ -329,10 +330,10 @@ class Emitter(OpWriter):
         return result
 
     def pair(self, a: Any, b: Any) -> tuple[Value, Value]:
-        """Two operands (one may be a Python number) in one shape and type.
+        """Two operands (one may be a Python number), converted to one shape and type.
 
         Raises:
-            AssertionError: the rule gives values of two dtypes.
+            AssertionError: the rule passes values of two dtypes.
         """
         if not isinstance(a, Value):
             return self.full(a, b.shape, b.dtype), b
@@ -359,10 +360,10 @@ class Emitter(OpWriter):
         return self("compare", *self.pair(a, b), predicate=predicate)
 
     def select(self, pred: Value, a: Any, b: Any) -> Value:
-        """`a` where `pred`, else `b`; numbers and shapes adapt.
+        """`a` where `pred`, else `b`; numbers and shapes are adapted.
 
         Raises:
-            AssertionError: the rule gives two numbers and no tensor.
+            AssertionError: the rule passes two numbers and no tensor.
         """
         if isinstance(a, Value) or isinstance(b, Value):
             a, b = self.pair(a, b)
@@ -383,7 +384,8 @@ class Emitter(OpWriter):
     # -- shape
 
     def broadcast(self, x: Value, shape: Sequence[int], dims: Sequence[int] | None = None) -> Value:
-        """`x` repeated to a shape. dims: where each of its dimensions lies in it; by default the last ones."""
+        """`x` repeated to a shape. dims: the dimension of the result for each of its dimensions; by default the last
+        ones."""
         shape = tuple(shape)
         if x.shape == shape and (dims is None or tuple(dims) == tuple(range(len(shape)))):
             return x
@@ -398,7 +400,7 @@ class Emitter(OpWriter):
         return result
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
-        """`x` with another shape; constants are made again."""
+        """`x` with another shape; a constant becomes a new constant."""
         shape = tuple(shape)
         if x.shape == shape:
             return x
@@ -407,7 +409,7 @@ class Emitter(OpWriter):
         return self("reshape", x, shape=shape)
 
     def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
-        """`x` with its dimensions in another order; constants are made again."""
+        """`x` with its dimensions in another order; a constant becomes a new constant."""
         permutation = tuple(permutation)
         if permutation == tuple(range(len(permutation))):
             return x
@@ -425,13 +427,13 @@ class Emitter(OpWriter):
         return self("slice", x, starts=tuple(starts), limits=tuple(limits), strides=tuple(strides))
 
     def pad(self, x: Value, low: Sequence[int], high: Sequence[int], value: Number = 0) -> Value:
-        """`x` with `low` and `high` elements of a value before and behind, by dimension."""
+        """`x` with `low` and `high` elements of a value before and after it, by dimension."""
         if not any(low) and not any(high):
             return x
         return self("pad", x, self.full(value, (), x.dtype), low=tuple(low), high=tuple(high))
 
     def concatenate(self, xs: Sequence[Value], dim: int) -> Value:
-        """Values joined along a dimension, by as many ops as their numbers of types ask for."""
+        """Values concatenated along a dimension, by several ops if they have too many types for one."""
         xs = [x for x in xs if x.shape[dim] != 0] or [xs[0]]
         while len(xs) > 1:  # an op has few groups of operands of one type
             joined, rest = [xs[0]], list(xs[1:])
@@ -447,7 +449,7 @@ class Emitter(OpWriter):
         return self.reshape(x, (*x.shape[:dim], 1, *x.shape[dim:]))
 
     def keep(self, x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
-        """A value reduced over `dims` of `shape`, with those dimensions back as 1."""
+        """A value reduced over `dims` of `shape`, with these dimensions restored as 1."""
         return self.reshape(x, tuple(1 if d in dims else s for d, s in enumerate(shape)))
 
     # -- reductions
@@ -460,7 +462,7 @@ class Emitter(OpWriter):
         keepdim: bool = False,
         dtype: str | None = None,
     ) -> Value:
-        """`dims` must be non-negative.
+        """A reduction over `dims`, which must be non-negative.
 
         Raises:
             Unsupported: a maximum or minimum over no elements.

@@ -17,17 +17,17 @@ from gflow.tracing.dispatch.failures.pruning import draws_from
 from .dtypes import LoweringError, has_kernels, mlir_dtype
 from .emitter import Emitter, Value
 
-#: Kernels that take integer operands only if they are dense, wherever they come from.
+#: kernels that support integer operands only if they are dense
 _DENSE_INTEGERS = ("aten._embedding_bag", "aten.embedding_bag")
-#: Calls that read the memory of a tensor as something else, and those of `_weight_norm`, whose kernels take row-major
-#: tensors only.
+#: calls that reinterpret the memory of a tensor, and those of `_weight_norm`, whose kernels support row-major tensors
+#: only
 _DENSE = (
     "aten.view_as_complex", "aten.view.dtype", "aten.view_copy.dtype", "aten._weight_norm_interface",
 )  # fmt: skip
 
 
 def _dense(em: Emitter, item: Any, dtypes: tuple[str, ...] | None = None) -> Any:
-    """Tensors (of these dtypes) copied by ATen, which no pass turns back into a view."""
+    """Tensors (of these dtypes) copied by ATen; no pass turns such a copy back into a view."""
     if isinstance(item, list):
         return [_dense(em, i, dtypes) for i in item]
     if not isinstance(item, Value) or item.number or (dtypes and item.dtype not in dtypes):
@@ -46,11 +46,11 @@ def _operands(
 ) -> tuple[list[Value], dict[int, dict[str, Any]]]:
     """The operands of a call, and how it refers to each value, by its id.
 
-    An op has few groups of operands of one type: where the values have more types, those of an element
-    type lie one after the other in one operand.
+    An op has a limited number of segments of operands of one type. If the values have more types, those of one element
+    type are concatenated to one operand.
 
     Raises:
-        LoweringError: there are too many element types, or a size isn't known.
+        LoweringError: there are too many element types, or a size is not known.
     """
     # Neighbours of one type.
     operands = sorted(values, key=lambda v: v.type)
@@ -82,7 +82,7 @@ def _operands(
 
 
 def _joined(em: Emitter, parts: list[Value]) -> Value:
-    """Values of one dimension, one after the other; by PyTorch where there are no kernels on them."""
+    """Values flattened to one dimension and concatenated; by PyTorch if there are no kernels for them."""
     if has_kernels(parts[0].dtype):
         return em.concatenate(parts, 0)
     while len(parts) > 1:
@@ -101,7 +101,7 @@ def _place(places: dict[int, int], leaf: Any) -> dict[str, Any] | None:
 def emit_aten(
     em: Emitter, func: torch._ops.OpOverload, args: Any, kwargs: Any, results: Any
 ) -> Any:
-    """The call as one `gflow.aten`; gives one Value (or None) for each entry of `results`.
+    """Emit the call as one `gflow.aten`. Returns one Value (or None) for each entry of `results`.
 
     Raises:
         LoweringError: results are sparse, or have too many different types.

@@ -1,4 +1,4 @@
-"""A trace of global tensors: its mesh and shardings in the IR, and the program of each rank made of it."""
+"""A trace of global tensors: its mesh and shardings in the IR, and the program of each rank derived from it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _PARTITION = "builtin.module(func.func(gflow-partition))"
 
 
 def placed(trace: Trace, own: Mapping[str, str]) -> tuple[str, ...]:
-    """Placements on some axes as those on all of the program's mesh; on the others a value may lie in any way."""
+    """Placements on some axes extended to all of the program's mesh; along the other axes the sharding is open."""
     return tuple(own.get(axis, OPEN) for axis in axes_of(trace.mesh))
 
 
 def mark(module: ir.Module, function: Any, trace: Trace) -> None:
-    """Write the mesh, how arguments lie, and along which axes ranks have copies of parameters. Plain tensors are the
-    same on all ranks."""
+    """Write the mesh, the shardings of arguments, and the axes along which ranks have copies of parameters. Plain
+    tensors are replicated."""
     axes = axes_of(trace.mesh)
     module.operation.attributes[MESH] = Mesh(axes, tuple(trace.mesh.shape)).mlir()
     attrs = [ir.DictAttr(a) for a in ir.ArrayAttr(function.attributes["arg_attrs"])]
@@ -43,8 +43,8 @@ def mark(module: ir.Module, function: Any, trace: Trace) -> None:
 
 
 def draw_alike(function: Any, trace: Trace) -> None:
-    """Draw random numbers from the state of the first rank's generator, whatever others are seeded with: ranks with
-    copies of a value draw the same. `gflow-partition` lets parts of a value differ."""
+    """Draw random numbers from the generator state of the first rank, however the others are seeded: ranks with copies
+    of a value draw the same numbers. `gflow-partition` makes those of different shards differ."""
     block = function.regions[0].blocks[0]
     argument = found = block.arguments[len(trace.inputs)]
     sizes, made = dict(zip(axes_of(trace.mesh), trace.mesh.shape)), []
@@ -65,10 +65,10 @@ def _entries(attrs: Any) -> dict[str, ir.Attribute]:
 
 
 def propagated(module: ir.Module) -> ir.Module:
-    """With the shardings of all values.
+    """The module with the shardings of all values.
 
     Raises:
-        GraphTraceError: an op, which is named, cannot work on what its ranks hold.
+        GraphTraceError: an op, which is named, cannot work on shards.
     """
     try:
         run_pipeline(module, _PROPAGATE)
@@ -84,7 +84,7 @@ def ranked(module: ir.Module) -> ir.Module:
 
 
 def has_gradients(module: ir.Module) -> bool:
-    """Whether ranks with copies of a parameter add up what they have of its gradient."""
+    """Whether ranks with copies of a parameter sum its gradients."""
     with module.context:
         block = module.body.operations[0].operation.regions[0].blocks[0]
         return any(
@@ -94,7 +94,7 @@ def has_gradients(module: ir.Module) -> bool:
 
 
 def result_shardings(module: ir.Module) -> list[tuple[str, ...] | None]:
-    """How the results of a program lie."""
+    """The shardings of the results of a program."""
     with module.context:
         function = module.body.operations[0].operation
         found: list[tuple[str, ...] | None] = []

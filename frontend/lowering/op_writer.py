@@ -1,4 +1,4 @@
-"""Appending ops of the dialect to a block: their locations, marks, types and attributes, each made once."""
+"""Appends ops of the dialect to a block. Locations, marks, types and attributes are created once each."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class OpWriter:
             self._marks["gflow.phase"] = ir.StringAttr.get(op.loc.phase)
 
     def mlir_type(self, shape: tuple[int, ...], dtype: str) -> ir.Type:
-        """The tensor type of a shape and dtype; sizes that vary are `?` in it.
+        """The tensor type of a shape and dtype; dynamic sizes are `?` in it.
 
         Raises:
-            Unsupported: a size that varies is negative somewhere in its range, or becomes less as the program's grows.
+            Unsupported: a dynamic size is negative somewhere in its range, or decreases as the program's size grows.
         """
         key = (shape, dtype)
         found = self._types.get(key)
@@ -61,7 +61,7 @@ class OpWriter:
                 symbol = extents.current()
                 if symbol is not None and varies(size) and not symbol.is_count(size):
                     raise Unsupported(f"a size that is negative, {symbol.text(size)} with {symbol}")
-                if size < 0:  # as it is for the stand-in of a size that varies
+                if size < 0:  # with the stand-in of a dynamic size
                     text = size if symbol is None else f"{symbol.text(size)} with {symbol}"
                     raise Unsupported(f"a size that becomes less as another grows, {text}")
             found = self._types[key] = ir.RankedTensorType.get(list(shape), element)

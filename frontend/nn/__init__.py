@@ -13,7 +13,7 @@ _OWN = ("QuickGELU", "RMSLayerNorm", "SquareReLU")
 
 def __getattr__(name: str) -> Any:
     if name == "Graph":
-        # start-up: tracing is loaded by the first use of graphs
+        # start-up: tracing is loaded by the first graph
         from gflow.graph import Graph
 
         globals()[name] = Graph

@@ -15,7 +15,7 @@ def __getattr__(name: str) -> Any:
     if name == "lr_scheduler":
         return importlib.import_module(".lr_scheduler", __name__)
     if name in _OWN:
-        # start-up: tracing is loaded by the first use of what needs it
+        # start-up: tracing is loaded at its first use
         return getattr(importlib.import_module(".optimizers", __name__), name)
     try:
         return getattr(torch.optim, name)

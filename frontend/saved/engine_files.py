@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 
 
 def export_for_engines(graph: Any, path: Path, form: str) -> None:
-    """Write the graph's step, for the signature that was called last.
+    """Write the graph's step, for the most recently called signature.
 
     Raises:
-        GraphError: there is no such form, the graph was not called yet, or holds what the form cannot.
+        GraphError: the format does not exist, the graph was not called yet, or has something that the format cannot
+            express.
         SaveError: a file cannot be written.
     """
     if form not in WRITERS:
@@ -54,7 +55,7 @@ def export_for_engines(graph: Any, path: Path, form: str) -> None:
         raise GraphError(
             f"{trace.name} cannot be saved as {form}: it has set_gradient_accumulation_steps(); call it without"
         )
-    # sizes that vary are stand-ins in the IR: what is written must not depend on which
+    # dynamic sizes are stand-ins in the IR: the file must not depend on which
     made = [_files(plan, path, form, which) for which in ((0,) if trace.size is None else (0, 1))]
     if made[0][path] != made[-1][path]:
         raise GraphError(
@@ -67,7 +68,7 @@ def export_for_engines(graph: Any, path: Path, form: str) -> None:
 
 
 def _files(plan: Plan, path: Path, form: str, which: int) -> dict[Path, bytes]:
-    """What is written where. which: the stand-ins of sizes."""
+    """The contents of the files. which: the stand-ins of sizes."""
     trace = plan.trace
     module = lower(trace, which, for_onnx=form == "onnx")
     run_pipeline(module, export_pipeline(plan.compiled.options.passes))
@@ -80,7 +81,7 @@ def _files(plan: Plan, path: Path, form: str, which: int) -> dict[Path, bytes]:
 
 
 def _stablehlo(function: func.FuncOp, plan: Plan, path: Path) -> dict[Path, bytes]:
-    # start-up: one writer is loaded
+    # start-up: only the writer that is used is loaded
     from gflow.compiler.engines.stablehlo.write import portable, write_function
 
     written = write_function(function, checks=True)
@@ -91,7 +92,7 @@ def _stablehlo(function: func.FuncOp, plan: Plan, path: Path) -> dict[Path, byte
 
 
 def _onnx(function: func.FuncOp, plan: Plan, path: Path) -> dict[Path, bytes]:
-    # start-up: one writer is loaded
+    # start-up: only the writer that is used is loaded
     from gflow.compiler.engines.onnx.write import write_function
 
     try:
@@ -110,7 +111,7 @@ def _onnx(function: func.FuncOp, plan: Plan, path: Path) -> dict[Path, bytes]:
 
 
 def tensors_of(plan: Plan) -> dict[str, torch.Tensor]:
-    """The program's arguments that a caller does not give, by name."""
+    """The program's arguments that are not inputs, by name."""
     found = {}
     for entry, tensor in zip(plan.trace.inputs, plan.arguments):
         if entry.value not in plan.trace.input_leaves and entry.role != "size":
@@ -119,8 +120,8 @@ def tensors_of(plan: Plan) -> dict[str, torch.Tensor]:
 
 
 def _signature(function: func.FuncOp, plan: Plan, written: Written) -> dict[str, str]:
-    """The arguments that a caller gives, in order, with the names of dimensions that vary; the results, and which
-    argument each updates; and the range of each size."""
+    """The inputs, in order, with the names of dynamic dimensions; the results, and which argument each updates; and
+    the range of each size."""
     names = [entry.name for entry in plan.trace.inputs]
     names += ["rng"] * (len(function.arguments) - len(names))
     results = [
@@ -143,9 +144,9 @@ def _signature(function: func.FuncOp, plan: Plan, written: Written) -> dict[str,
     return {key: json.dumps(value) for key, value in found.items()}
 
 
-#: which metadata of a file in ONNX lists the initializers that are not trained
+#: the metadata of an ONNX file that lists the initializers that are not trained
 FIXED = "gflow.fixed"
-#: by form what gives the bytes of its files
+#: by format, the function that makes the bytes of its files
 WRITERS: dict[str, Callable[[func.FuncOp, Plan, Path], dict[Path, bytes]]] = {
     "stablehlo": _stablehlo,
     "onnx": _onnx,

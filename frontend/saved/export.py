@@ -32,7 +32,7 @@ from gflow.tracing.data.trace import Trace, unflatten
 
 from .state_dict import state_dict
 
-#: what a saved graph was made with, and the distributions that say its version
+#: the software with which a graph was saved, and the distributions that state its version
 _DISTRIBUTIONS = {"gflow": "gflow-compiler", "torch": "torch", "triton": "triton"}
 
 
@@ -46,11 +46,12 @@ def export(
     key: bytes | None = None,
     frozen: bool | None = None,
 ) -> None:
-    """Write the artifact, signed if there is a key. frozen: parameters become constants; None: as the config says.
+    """Write the artifact, signed if there is a key. frozen: whether parameters become constants; None: as the config
+    says.
 
     Raises:
-        GraphError: the graph was not called yet, holds what no file can, or trains and is to be frozen.
-        ValueError: the target isn't known.
+        GraphError: the graph was not called yet, has something that no file can hold, or trains and is to be frozen.
+        ValueError: the target is unknown.
     """
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler.targets import parse_target
@@ -99,7 +100,7 @@ def export(
 
 
 def _programs(plan: Plan, target: str | None) -> list[Program]:
-    """What a plan runs; for another target what its trace comes to there."""
+    """The programs that a plan runs; for another target, its trace compiled for it."""
     made_for = plan.compiled.program.target
     if target not in (None, made_for):
         if plan.trace.frozen:
@@ -116,7 +117,7 @@ def _programs(plan: Plan, target: str | None) -> list[Program]:
 
 
 def with_freezing(plan: Plan, frozen: bool) -> Plan:
-    """A plan compiled with its parameters frozen, or without; to be written, not to be run.
+    """A plan compiled with frozen parameters, or without; for writing only.
 
     Raises:
         GraphError: the graph trains.
@@ -149,7 +150,7 @@ def _schedulers(state: Any) -> list[dict[str, Any] | None]:
 
 
 def plans_of(state: Any) -> list[Plan]:
-    """The plans for the modes that the modules are in now, the latest first.
+    """The plans for the current modes of the modules, the latest first.
 
     Raises:
         GraphError: there is none.
@@ -174,14 +175,14 @@ def plans_of(state: Any) -> list[Plan]:
 
 
 def at_its_size(plan: Plan) -> Plan:
-    """A plan whose size varies as one for the size that it ran with last, to be written for what takes fixed sizes
-    alone; any other plan as it is. It is not to be run: its program is still the one for a range."""
+    """A plan with a dynamic size specialized to its last size, for formats with static sizes only; any other plan
+    itself. It is for writing only: its program is still the one for a range."""
     if plan.dynamic is None or plan.record is None:
         return plan
     sizes, size = plan.dynamic.sizes, plan.size or plan.record.size
     made = copy.copy(plan)
     made.dynamic = None
-    if plan.dynamic.second is not None:  # of two sizes, those that it was made for
+    if plan.dynamic.second is not None:  # with two sizes, those for which it was compiled
         made.trace, made.arguments = at_one_size(plan.trace, plan.record.size, plan.arguments)
         return made
     assert isinstance(size, int)
@@ -192,7 +193,7 @@ def at_its_size(plan: Plan) -> Plan:
 
 
 def _of_one_size(name: str, plan: Plan) -> Plan:
-    """A plan as what a file can hold: a range of one size at most. It is compiled again where two vary."""
+    """A plan with at most one dynamic size, as a file can hold. It is compiled again if it has two."""
     if plan.dynamic is None or plan.dynamic.second is None or plan.record is None:
         return plan
     _log.warning(
@@ -206,7 +207,7 @@ def _of_one_size(name: str, plan: Plan) -> Plan:
 
 
 def _say_fixed(name: str, target: str, plans: list[Plan]) -> None:
-    """Programs for other targets have fixed sizes."""
+    """Warn that programs for other targets have static sizes."""
     for plan in plans:
         if plan.dynamic is None or plan.record is None:
             continue
@@ -232,14 +233,14 @@ def _nothing() -> torch.Tensor:
 
 
 class _Saved:
-    """The tensors and numbers of all plans, and where in the file each is."""
+    """The tensors and numbers of all plans, and their places in the file."""
 
     def __init__(
         self, state: Any, roots: Mapping[str, torch.nn.Module], frozen: bool = False
     ) -> None:
         self.state = state
         self.tree = state_dict(state, roots)
-        if frozen:  # of the modules, what programs read alone
+        if frozen:  # tensors of modules that programs only read
             for name in [n for n in self.tree if not n.startswith("graph.")]:
                 del self.tree[name]
         self.extra: dict[str, torch.Tensor] = {}
@@ -339,7 +340,7 @@ class _Saved:
         return source.name
 
     def _in_state(self, source: NumberSource, place: Place) -> list[Any] | None:
-        """Where a number stands in the graph's state dict."""
+        """The location of a number in the graph's state dict."""
         optimizers = self.state.optimizers
         which = next((i for i, o in enumerate(optimizers) if o is place.optimizer), None)
         if which is None or place.kind not in ("group", "entry"):

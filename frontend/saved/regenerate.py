@@ -1,4 +1,4 @@
-"""Programs made again from their IR: what `gflow.load(..., native=False)` runs instead of stored code."""
+"""Generates the code of programs from their IR, for `gflow.load(..., native=False)`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from gflow.runtime.stored.bundle import ArtifactError
 
 
 def regenerate(program: Program) -> Program:
-    """Check the planned module of a program and generate its code; nothing else of it is used but what its
-    arguments and results are.
+    """Check the planned module of a program and generate its code. Only the program's arguments and results are used
+    besides the module.
 
     Raises:
-        ArtifactError: the module is not valid, or not of this program.
+        ArtifactError: the module is invalid, or does not belong to this program.
     """
-    # start-up: an artifact runs without the compiler unless its code is made again
+    # start-up: an artifact needs the compiler only if its code is generated again
     from gflow.compiler import CompileOptions
     from gflow.compiler.driver.compile import generate_planned
     from gflow.compiler.ir.errors import CompileError

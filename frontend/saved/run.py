@@ -21,11 +21,11 @@ from .saving import load_saved
 
 
 class UsageError(Exception):
-    """What was asked for does not fit the graph."""
+    """The command's arguments do not fit the graph."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit status."""
+    """The command `gflow-run`. Returns its exit status."""
     options = _parser().parse_args(argv)
     try:
         graph = load_saved(Path(options.graph), native=options.native, key=options.key)
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run(graph: LoadedGraph, options: Any) -> None:
-    """Run once, write the outputs, and measure.
+    """Run the graph once, write the outputs, and measure.
 
     Raises:
         UsageError: inputs or outputs do not fit, or the graph refuses values in them.
@@ -78,7 +78,7 @@ def run(graph: LoadedGraph, options: Any) -> None:
     try:
         results = graph.run_named(inputs)
     except (ValueError, KeyError, IndexError, RuntimeError) as error:
-        # inputs that do not fit, and what PyTorch's ops raise of values in them, each as it does
+        # inputs that do not fit, and errors of PyTorch's ops about their values, of any type
         raise UsageError(error.args[0]) from None
     for name, path in targets.items():
         _write(Path(path), results[name])
@@ -99,7 +99,7 @@ def describe(graph: LoadedGraph) -> str:
 
 
 def _named(given: Sequence[str], names: list[str], what: str) -> dict[str, str]:
-    """`NAME=FILE`, and files in the order of the names that are left."""
+    """Files given as `NAME=FILE`, and other files in the order of the remaining names."""
     found: dict[str, str] = {}
     unnamed = []
     for text in given:
@@ -129,7 +129,7 @@ def _read(path: Path) -> torch.Tensor:
 
 def _write(path: Path, tensor: torch.Tensor) -> None:
     plain = tensor.detach().cpu()
-    if plain.dtype == torch.bfloat16:  # numpy has none; float32 holds its values
+    if plain.dtype == torch.bfloat16:  # NumPy has no such dtype; float32 represents its values
         plain = plain.float()
     with atomic.new_file(path) as temporary, temporary.open("wb") as file:
         np.save(file, plain.numpy(), allow_pickle=False)

@@ -84,11 +84,14 @@ class RuntimeState:
     def load_runtime_state_dict(
         self, state_dict: Mapping[str, Any], *, warmup_with_run: bool = True
     ) -> None:
-        """Run what `runtime_state_dict()` gave: calls of this graph run its programs, and `build()` is not traced.
-        `nn.Graph()` itself can load one. Modules that the graph has keep their values, and the programs read and update
+        """Run the programs of a `runtime_state_dict()`: calls of this graph run them, and `build()` is not traced.
+        `nn.Graph()` itself can load one. Modules of the graph keep their values, and the programs read and update
         their tensors.
 
-        warmup_with_run: in OneFlow runs once, to warm up; here all code is loaded by this call, and nothing is run.
+        Args:
+            state_dict: the dict.
+            warmup_with_run: in OneFlow, whether to run once as a warm-up. Here this call loads all code, and runs
+                nothing.
 
         Raises:
             GraphError: the graph was called already or has an optimizer, `state_dict` is of another kind, or its
@@ -121,7 +124,7 @@ class RuntimeState:
         state.name, state.loaded = loaded.name, loaded
 
     def _share_weights(self, weights: Mapping[str, Any]) -> None:
-        """Let the tensors of the graph's modules be those of the loaded programs, with the modules' values."""
+        """Make the tensors of the graph's modules those of the loaded programs, with the modules' values."""
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         for root, module in self._roots().items():  # type: ignore[attr-defined]
             own = module.state_dict(keep_vars=True)

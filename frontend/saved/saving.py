@@ -68,12 +68,12 @@ def save(
                 raise TypeError(
                     "target, key and frozen are for gflow's own format; leave format out"
                 )
-            # start-up: loading needs nothing of what makes files for engines
+            # start-up: loading does not need the writers of engines' files
             from .engine_files import export_for_engines
 
             export_for_engines(obj, place, format)
             return
-        # start-up: loading needs nothing of what makes artifacts
+        # start-up: loading does not need the writer of artifacts
         from .export import export
 
         export(obj, place, target, _key(key), frozen)
@@ -149,7 +149,7 @@ def load(
 
 
 def load_saved(place: Path, native: bool = True, key: bytes | Place | None = None) -> LoadedGraph:
-    """The graph in a directory, as `load` loads it."""
+    """The graph in a directory, for `load`."""
     # start-up: checkpoints need no artifacts
     from gflow.runtime.stored.artifact import load_graph
 
@@ -165,7 +165,7 @@ def _key(key: bytes | Place | None) -> bytes | None:
 def _from_bytes(data: bytes, what: str, map_location: Any) -> Any:
     if checkpoint.is_checkpoint(data):
         return _moved(checkpoint.load(data, what), map_location)
-    if data[8:9] != b"{" and data[:1] in (b"P", b"\x80"):  # a zip file, or a bare pickle
+    if data[8:9] != b"{" and data[:1] in (b"P", b"\x80"):  # a zip file, or a plain pickle file
         return _from_torch(data, what, map_location)
     # start-up: few checkpoints are of this format
     from safetensors import SafetensorError
@@ -178,7 +178,7 @@ def _from_bytes(data: bytes, what: str, map_location: Any) -> Any:
         KeyError,
         ValueError,
         RuntimeError,
-    ):  # KeyError: a dtype that is new to it
+    ):  # KeyError: a dtype that safetensors does not know
         raise CheckpointError(
             f"{what} is not a checkpoint of gflow, PyTorch or safetensors, or it is damaged"
         ) from None
@@ -194,12 +194,12 @@ def _from_torch(data: bytes, what: str, map_location: Any) -> Any:
             "trust it, use torch.load(path, weights_only=False)"
         ) from None
     except (RuntimeError, EOFError, ValueError, KeyError) as error:
-        # damaged, or PyTorch cannot place its tensors on `map_location`: it has one kind of error for both
+        # damaged, or PyTorch cannot move its tensors to `map_location`: it raises the same type for both
         raise CheckpointError(f"{what} cannot be read: {str(error).splitlines()[0]}") from None
 
 
 def _moved(value: Any, map_location: Any) -> Any:
-    """The same with all tensors on a device."""
+    """The nested value with all tensors on a device."""
     if map_location is None:
         return value
     if isinstance(value, torch.Tensor):

@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler
 
 
 def schedule_problem(optimizer: torch.optim.Optimizer, schedule: Any) -> str | None:
-    """Why a graph cannot step `schedule` after each update of `optimizer`; None where it can."""
+    """Why a graph cannot step `schedule` after each update of `optimizer`; None if it can."""
     if not callable(getattr(schedule, "step", None)):
         return (
             "add_optimizer() takes a learning rate scheduler as lr_sch, "
@@ -33,11 +33,11 @@ def schedule_problem(optimizer: torch.optim.Optimizer, schedule: Any) -> str | N
 
 
 def learning_rates(optimizers: Sequence[torch.optim.Optimizer]) -> list[list[float]]:
-    """For each optimizer, the learning rate of each parameter group that its next step takes."""
+    """For each optimizer, the learning rates of its parameter groups in the next step."""
     return [[float(group["lr"]) for group in o.param_groups] for o in optimizers]
 
 
 def _parts(schedule: Any) -> list[Any]:
-    """A schedule, and those that it is made of."""
+    """A schedule, and the schedules that it contains."""
     inner = getattr(schedule, "_schedulers", ())
     return [schedule, *(part for s in inner for part in _parts(s))]

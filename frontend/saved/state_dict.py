@@ -26,10 +26,10 @@ _MOST_LISTED = 8
 
 @record
 class Parts:
-    """What a graph's state is made of."""
+    """The parts of a graph's state."""
 
     modules: Mapping[str, torch.nn.Module]
-    others: Mapping[str, Any]  # optimizers, schedulers, the scaler, by their key
+    others: Mapping[str, Any]  # optimizers, schedulers and the scaler, by their keys
 
 
 def parts_of(state: Any, roots: Mapping[str, torch.nn.Module]) -> Parts:
@@ -42,8 +42,8 @@ def parts_of(state: Any, roots: Mapping[str, torch.nn.Module]) -> Parts:
 
 
 def state_dict(state: Any, roots: Mapping[str, torch.nn.Module]) -> OrderedDict[str, Any]:
-    """The graph's state. Tensors are those at work, as in `Module.state_dict()`: a later step changes
-    them; `gflow.save` or `copy.deepcopy` keeps them as they are."""
+    """The graph's state. Its tensors are the live ones, as in `Module.state_dict()`: a later step changes them;
+    `gflow.save` or `copy.deepcopy` preserves them."""
     parts = parts_of(state, roots)
     found: OrderedDict[str, Any] = OrderedDict()
     for name, module in parts.modules.items():
@@ -62,7 +62,7 @@ def load_state_dict(
     strict: bool,
     here: str,
 ) -> None:
-    """Take a state. All is checked before anything changes.
+    """Load a state. Everything is checked before anything changes.
 
     Raises:
         GraphError: keys are missing or unexpected (only if `strict`), or shapes differ.
@@ -78,7 +78,7 @@ def load_state_dict(
             module.load_state_dict(given[name], strict=strict)
     for name, part in parts.others.items():
         if name in given:
-            # an optimizer would go on in the given tensors themselves
+            # otherwise an optimizer would update the given tensors themselves
             part.load_state_dict(copy.deepcopy(given[name]))
     if given.get("graph.rng") is not None:
         state.seeds.load(given["graph.rng"])

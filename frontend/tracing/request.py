@@ -1,4 +1,4 @@
-"""What is to be traced: `TraceRequest`."""
+"""The input of tracing: `TraceRequest`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ from .program.modules import ModuleTable, Reached
 
 @record
 class TraceRequest:
-    """One call of `build()`, and what makes a step of it.
+    """One call of `build()`, and the rest of its step.
 
-    call: the call; with `micro_batches`, that of the first of them. table: the graph's modules. optimizers: those
-    that update their parameters after `build()`. scaler: a gradient scaler. kept: whether a parameter's gradient
-    can be read after the step. micro_batches: how many calls of `build` make one step. stacked: single numbers
-    come as one for each of them. schedule: in which order pipeline stages run these; "" by their number. sparse: the
-    optimizers, by number, that update only the rows that were looked up. reached: modules and other objects that
-    `build()` reaches in other ways than by `table`.
+    Args:
+        call: the call; with `micro_batches`, the call of the first micro-batch.
+        table: the graph's modules.
+        optimizers: the optimizers that step after `build()`.
+        scaler: a gradient scaler, or None.
+        kept: whether a parameter's gradient can be read after the step.
+        micro_batches: how many calls of `build()` make one step.
+        stacked: whether a result that is a single number is returned as one number for each micro-batch.
+        schedule: the order in which pipeline stages run the micro-batches; "" for ascending order.
+        sparse: the indices of the optimizers that update only the rows that were looked up.
+        reached: modules and other objects that `build()` reaches outside of `table`.
     """
 
     name: str
@@ -39,5 +44,5 @@ class TraceRequest:
     reached: Reached = field(default_factory=Reached)
 
     def is_sparse(self, index: int) -> bool:
-        """Whether optimizer number `index` is."""
+        """Whether optimizer number `index` updates only the rows that were looked up."""
         return index in self.sparse or isinstance(self.optimizers[index], torch.optim.SparseAdam)

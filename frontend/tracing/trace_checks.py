@@ -1,4 +1,4 @@
-"""What a trace is refused for, and warned of."""
+"""Checks that refuse a trace, and its warnings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from .traced_inputs import TracedInputs, parameters_of
 
 
 def check_global(tracing: TracedInputs, trace: Trace) -> None:
-    """
+    """Check a trace of global tensors.
+
     Raises:
-        GraphTraceError: a trace of global tensors has what its ranks cannot share.
+        GraphTraceError: it uses a feature that ranks cannot share.
     """
     if trace.mesh is None:
         return
@@ -46,7 +47,8 @@ def check_global(tracing: TracedInputs, trace: Trace) -> None:
 
 
 def _split_along(tracing: TracedInputs, axes: Collection[str]) -> str | None:
-    """The name of an input that is not the same on all ranks along some axes, as far as it says how it lies."""
+    """The name of an input that is sharded along one of some axes; None if there is none, or inputs have no
+    placements."""
     for i in tracing.recorder.inputs:
         if i.role == "input" and i.layout is not None:
             along = dict(zip(i.layout.axes, i.layout.placements))
@@ -56,9 +58,10 @@ def _split_along(tracing: TracedInputs, axes: Collection[str]) -> str | None:
 
 
 def check_begins(tracing: TracedInputs) -> None:
-    """
+    """Check that micro-batches do not use offsets in the storage of an input.
+
     Raises:
-        GraphTraceError: the program counts from where an input's memory begins, and runs for parts of it.
+        GraphTraceError: `as_strided` with an offset is applied to an input, of which each micro-batch is a slice.
     """
     found = next((i for i in tracing.recorder.inputs if i.from_start), None)
     if found is not None and tracing.micro_batches > 1:
@@ -70,10 +73,10 @@ def check_begins(tracing: TracedInputs) -> None:
 
 
 def check_parted(tracing: TracedInputs) -> None:
-    """
+    """Check that `build()` does not replace one of two tensors that share memory.
+
     Raises:
-        GraphTraceError: `build()` has assigned a tensor in the place of one that shares memory with another: from
-            here on they are two in eager.
+        GraphTraceError: it does. In eager the two would be separate from then on.
     """
     inputs, shared = tracing.recorder.inputs, {*tracing.views, *tracing.views.values()}
     for index in shared.intersection(tracing.rebound):
@@ -90,7 +93,9 @@ def check_parted(tracing: TracedInputs) -> None:
 def check_assigned(tracing: TracedInputs, assigned: Collection[int], where: str) -> None:
     """Check inputs whose data the call replaced (`x.data = y`).
 
-    assigned: their numbers. where: for errors.
+    Args:
+        assigned: the indices of these inputs.
+        where: the beginning of the error message.
 
     Raises:
         GraphTraceError: as `check_ends` does.
@@ -105,10 +110,10 @@ def check_assigned(tracing: TracedInputs, assigned: Collection[int], where: str)
 
 
 def check_state(tracing: TracedInputs, updates: Sequence[TraceOutput]) -> None:
-    """
+    """Check that an optimizer's state shares no memory with other tensors if one of them is updated.
+
     Raises:
-        GraphTraceError: an optimizer's state lies in the memory of what is updated, or is updated and lies in other
-            memory.
+        GraphTraceError: it does.
     """
     inputs = tracing.recorder.inputs
     state = {
@@ -138,11 +143,11 @@ def _conflicts(
 
 
 def check_memory(tracing: TracedInputs) -> None:
-    """No tensor that is updated lies in the memory of another.
+    """Check that no updated tensor shares memory with another one.
 
     Raises:
-        Shared: one does; it is to be traced as a view.
-        GraphTraceError: one does, and it cannot be.
+        Shared: one does, and is to be traced again as a view.
+        GraphTraceError: one does, and cannot be traced as a view.
     """
     proxies = tracing.rewrites.proxies
     written = {
@@ -169,10 +174,10 @@ def check_memory(tracing: TracedInputs) -> None:
 
 
 def check_strides(tracing: TracedInputs, proxy: TensorProxy) -> None:
-    """
+    """Check that `build()` keeps the strides and the storage of a tensor from outside.
+
     Raises:
-        GraphTraceError: `build()` has changed the strides of a tensor from outside in place, or given an argument
-            other memory.
+        GraphTraceError: it changes the strides in place, or gives an argument another storage.
     """
     entry = tracing.recorder.inputs[proxy.index]
     if entry.role == "input" and torch._functionalize_was_storage_changed(proxy.wrapper):  # type: ignore[attr-defined]
@@ -191,7 +196,7 @@ def check_strides(tracing: TracedInputs, proxy: TensorProxy) -> None:
             for t in (real, now)
         ]
     if tuple(map(tracing.rewrites.concrete, new)) == tuple(old) or now.shape != real.shape:
-        return  # of another shape: `check_update` says so
+        return  # the shape differs: `check_update` raises
     raise GraphTraceError(
         f"{known[1]}: build() changes the strides of {entry.role} {entry.name!r} in place; a program can only "
         "change the values of a tensor from outside, so other views of its memory would differ. Use a view: "
@@ -200,7 +205,7 @@ def check_strides(tracing: TracedInputs, proxy: TensorProxy) -> None:
 
 
 def warn_of_no_gradients(tracing: TracedInputs) -> None:
-    """A training graph that trains nothing."""
+    """Warn of a training graph in which no parameter gets a gradient."""
     file, line = tracing.locator.home
     own = [tracing.called(p) for o in tracing.optimizers for p in parameters_of(o)]
     others = [
@@ -223,7 +228,7 @@ def warn_of_no_gradients(tracing: TracedInputs) -> None:
 
 
 def histories(tracing: TracedInputs) -> list[TraceInput]:
-    """Arguments and kept tensors that `build()` has given the history of a gradient."""
+    """Arguments and kept tensors to which `build()` has given an autograd history."""
     return [
         tracing.recorder.inputs[s.index]
         for s in (*tracing.leaves, *tracing.rewrites.proxies.values())
@@ -232,7 +237,7 @@ def histories(tracing: TracedInputs) -> list[TraceInput]:
 
 
 def warn_of_histories(tracing: TracedInputs, inputs: Sequence[TraceInput]) -> None:
-    """Kept tensors that eager's next step would differentiate through the last one."""
+    """Warn of kept tensors whose autograd history eager's next backward would continue through."""
     kept = [f"{i.role} {i.name!r}" for i in inputs if i.tensor is not None]
     if not kept:
         return
@@ -246,6 +251,6 @@ def warn_of_histories(tracing: TracedInputs, inputs: Sequence[TraceInput]) -> No
 
 
 def _some(names: Sequence[str], most: int = 3) -> str:
-    """The first few of some names."""
+    """The first `most` of some names, and how many more there are, as text."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

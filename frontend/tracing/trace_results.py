@@ -1,4 +1,4 @@
-"""What a trace returns and updates."""
+"""The results and updates of a trace."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from .reads.settings import is_iterator
 from .trace_checks import check_strides
 from .traced_inputs import TracedInputs
 
-#: how far an object of a result is looked into, and at how many
+#: limits of the search for tensors in a result: depth of nesting, number of objects
 _DEPTH, _MANY = 8, 10_000
 
 
 def flatten_result(result: Any) -> tuple[list[Any], TreeSpec]:
-    """What a function returns, flattened, so far that its tensors are leaves."""
+    """Flatten a function's result so that all of its tensors are leaves."""
     leaves = tree_leaves(result)
     while any([_holds_tensors(leaf) and learn(leaf) for leaf in leaves]):  # noqa: C419
         leaves = tree_leaves(result)
@@ -43,10 +43,11 @@ def flatten_result(result: Any) -> tuple[list[Any], TreeSpec]:
 
 
 def outputs_of(tracing: TracedInputs, trace: Trace) -> list[TraceOutput]:
-    """What `build()` returns as outputs of the trace; its leaves become numbers of outputs.
+    """The results of `build()` as outputs of the trace; leaves of `trace` that are tensors are replaced by references
+    to them.
 
     Raises:
-        GraphTraceError: it returns a number that was traced, or an object that hides traced tensors.
+        GraphTraceError: a result is a traced number, or an object that hides traced tensors.
     """
     outputs: list[TraceOutput] = []
     wrappers: list[torch.Tensor] = []
@@ -94,10 +95,10 @@ def _result_views(tracing: TracedInputs, wrappers: Sequence[torch.Tensor]) -> li
 
 
 def updates_of(tracing: TracedInputs) -> list[TraceOutput]:
-    """The inputs, and the traced numbers, that have a new value, as outputs of the trace.
+    """The inputs and traced numbers that have a new value, as outputs of the trace.
 
     Raises:
-        GraphTraceError: an input is not updated as a program can do it.
+        GraphTraceError: a program cannot make the update of an input.
     """
     updates = []
     proxies = {s.index: s for s in (*tracing.leaves, *tracing.rewrites.proxies.values())}
@@ -119,8 +120,8 @@ def updates_of(tracing: TracedInputs) -> list[TraceOutput]:
 
 
 def _has_size(leaf: Any) -> bool:
-    """Whether an output is a size that varies, follows from one, or is a shape with one."""
-    # start-up: it loads PyTorch's symbolic shapes
+    """Whether a result is a dynamic size, depends on one, or is a shape with one."""
+    # imported here for start-up time: it loads PyTorch's symbolic shapes
     from torch.fx.experimental.sym_node import SymNode
 
     numbers = leaf if isinstance(leaf, torch.Size) else (leaf,)
@@ -129,8 +130,7 @@ def _has_size(leaf: Any) -> bool:
 
 
 def _holds_tensors(leaf: Any) -> bool:
-    """Whether an output that is no tensor has traced tensors inside, where no call finds them; or is used up by the one
-    who reads it, so that a second call could not give it again."""
+    """Whether a result that is no tensor hides traced tensors, or is an iterator that can be read only once."""
     if is_iterator(leaf) or isinstance(leaf, (CoroutineType, AsyncGeneratorType)):
         return True
     seen, level = {id(leaf)}, [leaf]
@@ -146,7 +146,7 @@ def _holds_tensors(leaf: Any) -> bool:
 
 
 def _inside(value: Any) -> list[Any]:
-    """What an object refers to; of a function, what it keeps itself."""
+    """The objects that an object refers to; of a function only its closure and defaults."""
     if isinstance(value, FunctionType):
         return [value.__closure__, value.__defaults__, value.__kwdefaults__]
     if isinstance(value, (type, ModuleType, CodeType, FrameType, torch.nn.Module, torch.Tensor)):
@@ -157,7 +157,12 @@ def _inside(value: Any) -> list[Any]:
 def rearranged(
     left: tuple[tuple[Any, ...], dict[str, Any]], given: tuple[tuple[Any, ...], dict[str, Any]]
 ) -> list[str]:
-    """Arguments whose lists or dicts hold other things after `build()` than before."""
+    """The names of arguments whose lists or dicts `build()` has changed.
+
+    Args:
+        left: positional and keyword arguments after the call.
+        given: the same before the call.
+    """
     pairs = [(f"argument {n}", *pair) for n, pair in enumerate(zip(left[0], given[0]))]
     pairs += [(f"argument {k!r}", left[1][k], v) for k, v in given[1].items()]
     found = []

@@ -1,4 +1,4 @@
-"""A trace under way: its inputs, and the traced tensors that stand for them."""
+"""The inputs of a trace in progress, and the traced tensors that represent them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ from .request import TraceRequest
 
 
 class TracedInputs:
-    """What the stages of a trace share: the recorder, the inputs, and what `build()` has assigned.
+    """The state that all stages of a trace share: the recorder, the inputs, and the assignments of `build()`.
 
     Args:
-        storages: whose tensors are views of each other.
-        outside: the functions that call `build()` and optimizers.
+        request: what to trace.
+        storages: the storages whose tensors are traced as views of each other.
+        outside: code of the functions that call `build()` and optimizers.
     """
 
     def __init__(
@@ -53,12 +54,12 @@ class TracedInputs:
         if (code := getattr(self.build, "__code__", None)) is not None:
             self.locator.home = (code.co_filename, code.co_firstlineno)
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-        mode.cache_enabled = False  # `fake_call` remembers more of them, by shorter keys
+        mode.cache_enabled = False  # `fake_call` caches more calls, by shorter keys
         self.recorder = Recorder(mode, self.locator)
         self.rewrites = Rewrites(self.recorder, bool(self.optimizers))
         self.rewrites.view_of = self._view if storages else None
         self.rewrites.active = self.recording
-        self.views: dict[int, int] = {}  # inputs that are views, and those that they are views of
+        self.views: dict[int, int] = {}  # input that is a view → its base
         self.rebound: dict[int, torch.Tensor] = {}
         self.leaves: list[TensorProxy] = []
         self._buffers: dict[Any, tuple[torch.Tensor, int, torch.Tensor]] = {}
@@ -66,10 +67,12 @@ class TracedInputs:
         self.parameter_names = {id(s.tensor): s.name for s in self.table.slots}
         self.trace = Trace(self.name)
         self.outputs: list[TraceOutput] = []
-        self.results: list[torch.Tensor] = []  # what they are of, as `build()` returned it
+        self.results: list[
+            torch.Tensor
+        ] = []  # the tensors of `outputs`, as `build()` returned them
         self.parallel = DataParallel()
         self.sharded = sharded_modules(self.table.modules)
-        self.waited = False  # for a first step, which has been made
+        self.waited = False  # whether a first step has been requested
         self._first: Trace | None = None
         self._known_layouts: dict[int, Layout] = {}  # of parameters, by id
         self._steps: list[OptimizerTrace] = []
@@ -91,7 +94,7 @@ class TracedInputs:
                     # only here: it loads all of PyTorch's symbolic shapes
                     from .dispatch.symbols.size_env import text_of_sizes
 
-                    # ops that PyTorch takes apart in C++ for fixed sizes only are taken apart by its Python rules
+                    # PyTorch's C++ decompositions need static sizes; its Python decompositions do not
                     with_sizes.enter_context(enable_python_dispatcher())
                     with_sizes.enter_context(text_of_sizes())
                 torch._enable_functionalization(reapply_views=True)
@@ -105,7 +108,7 @@ class TracedInputs:
             log.removeFilter(silence)
 
     def recording(self) -> contextlib.AbstractContextManager[None]:
-        """As `active`, also inside of it."""
+        """`active()`, or nothing if it is active already."""
         return contextlib.nullcontext() if self.recorder.active else self.active()
 
     def _inputs(self) -> list[Any]:
@@ -132,7 +135,7 @@ class TracedInputs:
         return traced
 
     def _number(self, position: int, name: str) -> Any:
-        """A number of the call as a traced one."""
+        """A traced number for a number of the call."""
         values, recorder = self.request.call.values, self.recorder
         dtype = torch.int64 if type(values[position]) is int else torch.float64
         tensor = torch.tensor(values[position], dtype=dtype)
@@ -144,7 +147,7 @@ class TracedInputs:
         return wrap(node)
 
     def proxy(self, slot: Slot) -> torch.Tensor:
-        """What the author's code sees in place of a slot's tensor: an input of the trace, the same for each use."""
+        """The traced tensor that the author's code gets instead of a slot's tensor; the same for each use."""
         known = self.rewrites.proxies.get(id(slot.tensor))
         if known is None:
             index = len(self.recorder.inputs)
@@ -162,7 +165,7 @@ class TracedInputs:
         return known.wrapper
 
     def _view(self, tensor: torch.Tensor, index: int) -> torch.Tensor | None:
-        """Input `index` as a view of the tensor that it shares memory with, if it does."""
+        """Input `index` as a view of the tensor with which it shares memory; None if it shares none."""
         with torch._C.DisableTorchFunction():
             if not self.storages or storage_of(tensor) not in self.storages:
                 return None
@@ -188,8 +191,13 @@ class TracedInputs:
                         self.proxy(slot)
 
     def _rebound(self, name: str, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
-        """A buffer or tensor attribute `old` was rebound to the traced `new`. An attribute that `build()` has not read,
-        and that lies in the memory of another input, gets memory of its own, as in eager."""
+        """Record that a buffer or tensor attribute `old` was rebound to the traced `new`.
+
+        Returns:
+            A tensor with memory of its own for an attribute that `build()` has not read and that shares memory with
+                another
+            input, as in eager; None otherwise.
+        """
         own = None
         if not torch._is_functional_tensor(new):
             return None
@@ -201,7 +209,7 @@ class TracedInputs:
             )
             self.request.reached.refused.append((name, text))
             return None
-        if id(old) not in self.rewrites.met and self._lies_elsewhere(old):
+        if id(old) not in self.rewrites.met and self._shares_storage(old):
             old = own = old.detach().clone()
         with self.active():
             if id(old) not in self.rewrites.met:
@@ -210,15 +218,15 @@ class TracedInputs:
         self.rebound[self.rewrites.proxies[id(old)].index] = new
         return own
 
-    def _lies_elsewhere(self, old: torch.Tensor) -> bool:
-        """Whether the memory of a tensor that is no parameter or buffer is that of an input."""
+    def _shares_storage(self, old: torch.Tensor) -> bool:
+        """Whether a tensor that is no parameter or buffer shares its storage with an input."""
         if any(s.tensor is old for s in self.table.slots):
             return False
         places = {storage_of(i.tensor) for i in self.recorder.inputs if i.tensor is not None}
         return storage_of(old) in places
 
     def called(self, parameter: torch.Tensor) -> str:
-        """A parameter of an optimizer, as a message names it."""
+        """The name of an optimizer's parameter in messages."""
         name = self.parameter_names[id(parameter)]
         foreign = name.startswith("optimizer.")
         return (
@@ -228,7 +236,7 @@ class TracedInputs:
         )
 
     def with_grad(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-        """The parameters that the optimizer will update."""
+        """The parameters that the optimizer will update: those with a gradient."""
         return [
             p
             for group in optimizer.param_groups
@@ -246,20 +254,20 @@ class TracedInputs:
         return self.recorder.value_of(unwrap(wrapper))
 
     def detached(self, wrapper: torch.Tensor) -> torch.Tensor:
-        """A traced tensor without a history."""
+        """A traced tensor without autograd history."""
         return functional(unwrap(wrapper), wrapper)
 
     def current(self, wrapper: torch.Tensor) -> torch.Tensor:
-        """The fake tensor that `wrapper` holds now; pending writes through views become ops."""
+        """The current fake tensor of `wrapper`; pending writes through views are recorded as ops."""
         with self.recorder.fake_mode, self.recorder:
             return unwrap(wrapper)
 
 
 def _take_hooks(slot: Slot, wrapper: torch.Tensor) -> None:
-    """Let a parameter's hooks see the gradient of its proxy.
+    """Register a parameter's gradient hooks on its proxy.
 
     Raises:
-        GraphTraceError: it has hooks that are to run once the gradient is there.
+        GraphTraceError: it has hooks that run after the gradient is accumulated.
     """
     with torch._C.DisableTorchFunction():
         if getattr(slot.tensor, "_post_accumulate_grad_hooks", None):
@@ -288,11 +296,12 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def describe_here(locator: Locator) -> str:
-    """Where the author's code stands now, in words."""
+    """The current line of the author's code, as text."""
     return describe(locator.here())
 
 
 def is_unusable(tensor: torch.Tensor) -> bool:
-    """Whether no program can take a tensor; one of a module that is only reached need not be used."""
+    """Whether no program can have a tensor as an argument. This is no error for a module that is reached but not
+    used."""
     lazy = torch.nn.parameter.is_lazy(tensor)
     return lazy or tensor.layout != torch.strided or tensor.is_quantized

@@ -1,4 +1,4 @@
-"""The steps of optimizers in a trace: gradients, their reduction and scaling, micro-batches."""
+"""Optimizer steps in a trace: gradients, their reduction and scaling, micro-batches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PARTS = ("ops", "outputs")
 
 
 class TracedSteps(TracedInputs):
-    """A trace under way, with the gradients of its parameters and the steps of its optimizers."""
+    """A trace in progress, with the gradients of its parameters and the steps of its optimizers."""
 
     def _loss_scale(self) -> None:
         self.scaling: LossScale | None = None
@@ -47,7 +47,7 @@ class TracedSteps(TracedInputs):
             self.rewrites.read_gradient = self._read_gradient
 
     def _reduce_gradients(self, in_build: bool = False) -> None:
-        """Average what data-parallel modules leave in gradients, and add up what ranks have of those of global
+        """Average the gradients of data-parallel modules over ranks, and sum the partial gradients of global
         tensors."""
         every = [p for o in self.optimizers for p in parameters_of(o)]
         unique = {id(p): p for p in every}
@@ -56,7 +56,8 @@ class TracedSteps(TracedInputs):
             self.parallel.reduce(self, [*unique.values()], layouts, in_build=in_build)
 
     def _layouts(self, parameters: Iterable[torch.Tensor]) -> dict[int, Layout]:
-        """How parameters, by id, lie over the mesh of a trace of global tensors; plain ones are on all ranks."""
+        """The layouts of parameters (by id) over the mesh of a trace of global tensors; plain parameters are
+        replicated."""
         mesh = self._mesh()
         if mesh is None:
             return {}
@@ -69,15 +70,15 @@ class TracedSteps(TracedInputs):
         return known
 
     def _mesh(self) -> Any:
-        """The mesh of a trace of global tensors; None of another."""
+        """The mesh of a trace of global tensors; None for other traces."""
         if not self.recorder.meshes:
             return None
         with untraced():
             return common_mesh(self.recorder.meshes, self.name)
 
     def _data_axes(self) -> tuple[str, ...]:
-        """The dimensions of the mesh of a trace of global tensors along which no parameter is split; none where modules
-        of `fully_shard` say along which one ranks have batches of their own."""
+        """The axes of the mesh of a trace of global tensors along which no parameter is sharded; none with modules of
+        `fully_shard`, which name the axis along which ranks have batches of their own."""
         mesh = self._mesh()
         axes = () if mesh is None or self.sharded else axes_of(mesh)
         inputs = [i for i in self.recorder.inputs if i.role == "parameter"]
@@ -85,7 +86,11 @@ class TracedSteps(TracedInputs):
         return tuple(a for n, a in enumerate(axes) if all(p[n] == "B" for p in layouts))
 
     def _read_gradient(self, wrapper: torch.Tensor) -> None:
-        """`build()` reads a gradient: from here on, gradients are averaged over ranks, and not scaled."""
+        """Called when `build()` reads a gradient: from here on, gradients are averaged over ranks, and unscaled.
+
+        Raises:
+            GraphTraceError: `build()` runs for micro-batches, so its gradients are not complete.
+        """
         if self.micro_batches == 1:
             self._reduce_gradients(in_build=True)
             if self.scaling is None:
@@ -108,7 +113,7 @@ class TracedSteps(TracedInputs):
             self.scaling.unscale(i, self.with_grad(optimizer), in_build=True)
 
     def _partial_reduced(self) -> Trace:
-        """As `_partial`; with micro-batches, each of its gradients is averaged over ranks, there alone."""
+        """`_partial`; with micro-batches, the gradients of each are averaged over ranks in this trace only."""
         if self.micro_batches == 1 or not self.parallel.waiting:
             return self._partial()
         wrappers = [self.rewrites.wrapper_of(p) for o in self.optimizers for p in self.with_grad(o)]
@@ -153,10 +158,10 @@ class TracedSteps(TracedInputs):
                     raise GraphTraceError(f"{self.name}: there is {error}.") from None
 
     def _trace_steps(self) -> None:
-        """The steps that are not traced yet.
+        """Trace the remaining optimizer steps.
 
         Raises:
-            NewState: one makes state that only a step from real gradients can make.
+            NewState: one creates state that only a step with real gradients can create.
         """
         scaling = self.scaling
         for i, optimizer in [*enumerate(self.optimizers)][len(self._steps) :]:
@@ -215,8 +220,8 @@ class TracedSteps(TracedInputs):
         return found
 
     def _one_micro_batch(self) -> Trace:
-        """What each micro-batch runs: it adds its gradients to the buffers, which the optimizers
-        find as gradients."""
+        """The program of each micro-batch, which adds its gradients to the buffers. The optimizers read these buffers
+        as gradients."""
         axes = self._place_rows()
         added = tuple(a for a in axes if a in self._data_axes())
         outputs = self.outputs + updates_of(self)
@@ -239,8 +244,11 @@ class TracedSteps(TracedInputs):
         return first
 
     def _place_rows(self) -> tuple[str, ...]:
-        """Place the results of a micro-batch of global tensors as they are joined; returns the axes of the mesh over
-        which the rows of its inputs are split."""
+        """Reshard the results of a micro-batch of global tensors so that they can be concatenated.
+
+        Returns:
+            The mesh axes along which the rows of the inputs are sharded.
+        """
         mesh = self._mesh()
         if mesh is None:
             return ()
@@ -257,8 +265,14 @@ class TracedSteps(TracedInputs):
     def _buffer(
         self, parameter: torch.Tensor, added: tuple[str, ...] = ()
     ) -> tuple[torch.Tensor, int, torch.Tensor]:
-        """The argument for a parameter's gradient buffer, its number, and the buffer. added: the axes of the mesh along
-        which each rank has a term of the gradient."""
+        """The gradient buffer of a parameter.
+
+        Args:
+            added: the mesh axes along which the buffer holds partial sums.
+
+        Returns:
+            Its fake tensor, the index of its input, and the buffer.
+        """
         known = self._buffers.get((id(parameter), added))
         if known is None:
             name = f"grad.{self.parameter_names[id(parameter)]}"
@@ -274,7 +288,7 @@ class TracedSteps(TracedInputs):
         return known
 
     def _keep_gradients(self, trace: Trace) -> list[TraceOutput]:
-        """The gradients that can be read after the step, as the optimizers left them."""
+        """The gradients that can be read after the step, as the optimizers left them, as outputs of the trace."""
         outputs = []
         for parameter in filter(self.request.kept, self.trained()):
             grad: Any = self.rewrites.wrapper_of(parameter).grad

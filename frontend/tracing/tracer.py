@@ -53,9 +53,12 @@ from .traced_steps import TracedSteps
 
 @record
 class FirstStepNeeded:
-    """An optimizer can make its state only from real gradients, so a trace waits for a step made op by op.
+    """The result of a trace whose optimizer can create its state only from real gradients. A step must first run op by
+    op.
 
-    trace: up to the optimizers; its last outputs are the gradients of `parameters`.
+    Args:
+        trace: the trace up to the optimizers; its last outputs are the gradients of `parameters`.
+        parameters: the parameters that the optimizers will update.
     """
 
     trace: Trace
@@ -63,12 +66,13 @@ class FirstStepNeeded:
 
 
 def trace_graph(request: TraceRequest) -> Trace:
-    """Trace one call. Nothing is computed and no argument, parameter or buffer is changed; optimizers get their
-    initial state.
+    """Trace one call, forward, backward and update.
+
+    Nothing is computed, and no argument, parameter or buffer changes; optimizers get their initial state.
 
     Raises:
-        GraphTraceError: `build()` or an optimizer does what a static graph cannot hold.
-        NewState: an optimizer can make its state only from real gradients (`begin_trace` is for these).
+        GraphTraceError: `build()` or an optimizer does something that a static graph cannot express.
+        NewState: an optimizer can create its state only from real gradients (`begin_trace` supports this).
     """
     found = begin_trace(request).finish()
     if isinstance(found, FirstStepNeeded):
@@ -77,7 +81,11 @@ def trace_graph(request: TraceRequest) -> Trace:
 
 
 def begin_trace(request: TraceRequest) -> Tracing:
-    """Trace `build()`, forward and backward; `finish()` goes on with the optimizers."""
+    """Trace `build()`, forward and backward. `finish()` of the result traces the optimizers.
+
+    Raises:
+        GraphTraceError: `build()` does something that a static graph cannot express.
+    """
     with _machinery():
         storages: Collection[int] = ()
         while True:
@@ -97,8 +105,12 @@ def _machinery() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _located(locator: Locator) -> Iterator[None]:
-    """Errors of PyTorch and of the user's code keep their type and text; a note at the end of
-    the traceback names the user's line and the module."""
+    """Add a note with the user's line and the module to errors of PyTorch and of the user's code. They keep their type
+    and text.
+
+    Raises:
+        GraphTraceError: instead of an error of TorchDynamo.
+    """
     try:
         yield
     except GraphError:
@@ -107,7 +119,7 @@ def _located(locator: Locator) -> Iterator[None]:
         where = locator.module_of(error)
         dynamo = sys.modules.get("torch._dynamo.exc")
         if dynamo is not None and isinstance(error, dynamo.TorchDynamoException):
-            # It marks functions that it failed on, and would skip them in eager calls of the same control flow.
+            # TorchDynamo marks functions on which it failed, and would skip them in later eager calls.
             sys.modules["torch._dynamo"].reset()
             raise GraphTraceError(
                 f"{user_line(error)}build() calls a function that PyTorch compiles itself (control flow such "
@@ -127,7 +139,7 @@ def _located(locator: Locator) -> Iterator[None]:
 
 
 def _of_dtensor(error: Exception) -> str:
-    """What to write instead of a method that DTensors alone have."""
+    """The advice for a missing method that only DTensors have; "" for other errors."""
     asked = getattr(error, "name", None) if isinstance(error, AttributeError) else None
     if asked not in ("redistribute", "full_tensor", "to_local", "placements", "device_mesh"):
         return ""
@@ -138,14 +150,14 @@ def _of_dtensor(error: Exception) -> str:
 
 
 class Tracing(TracedSteps):
-    """One trace under way: `run_build()`, then `finish()`."""
+    """One trace in progress: `run_build()`, then `finish()`."""
 
     def run_build(self) -> None:
         """Record `build()`: forward and backward.
 
         Raises:
-            Shared: to be traced anew, with the memory that it names.
-            GraphTraceError: it does what a static graph cannot hold.
+            Shared: tensors share memory; the trace is to be repeated with the storages that the exception names.
+            GraphTraceError: `build()` does something that a static graph cannot express.
         """
         training = bool(self.optimizers)
         for found in self.sharded:
@@ -156,7 +168,9 @@ class Tracing(TracedSteps):
             if not is_unusable(slot.tensor):
                 self.proxy(slot)
         owner = getattr(self.build, "__self__", None)
-        target = getattr(owner, "_target", None)  # the function that a graph of gflow's own runs
+        target = getattr(
+            owner, "_target", None
+        )  # the function that a graph of `gflow.compile` runs
         with (
             kept_real(self.table, self.request.reached, owner, self._rebound),
             torch.set_grad_enabled(training or torch.is_grad_enabled()),
@@ -202,7 +216,10 @@ class Tracing(TracedSteps):
         """Record the optimizers' updates.
 
         Returns:
-            The whole trace; or what a first step is made of, after which this is to be called again.
+            The whole trace; or a request for a first step, after which `finish` must be called again.
+
+        Raises:
+            GraphTraceError: a step does something that a static graph cannot express.
         """
         with _machinery():
             if not self.waited:
@@ -221,7 +238,7 @@ class Tracing(TracedSteps):
             for optimizer in self.optimizers:
                 state_to_devices(optimizer)
             if self.micro_batches > 1 and self._first is None:
-                self.recorder.forget_numbers()  # the second program computes its own
+                self.recorder.forget_numbers()  # the second program computes its numbers itself
                 self._first = self._one_micro_batch()
                 self._reduce_gradients()
             try:
@@ -283,10 +300,10 @@ class Tracing(TracedSteps):
         return trace
 
     def _divide_stages(self, trace: Trace) -> None:
-        """Of modules in pipeline stages: what each rank does.
+        """Divide a trace whose modules are in pipeline stages into the programs of each rank.
 
         Raises:
-            GraphTraceError: the step is of a kind that stages cannot share.
+            GraphTraceError: the step uses a feature that stages do not support.
         """
         if not has_stages(self.table):
             return
@@ -309,7 +326,7 @@ class Tracing(TracedSteps):
                 "stages could work on at the same time: train it, with an optimizer and "
                 "config.set_gradient_accumulation_steps(n) for n of 2 or more."
             )
-        # start-up: few modules are in pipeline stages
+        # imported here for start-up time: few graphs have pipeline stages
         from .optimizers.pipeline_stages import divide_stages
 
         stages = stages_of(self.table, self.parallel.groups)
@@ -320,9 +337,10 @@ class Tracing(TracedSteps):
         trace.stages = divide_stages(trace, stages)
 
     def _check_copies(self) -> None:
-        """
+        """Check that each trained parameter is averaged over the pipelines.
+
         Raises:
-            GraphTraceError: a parameter is trained in several pipelines, each by its own part of the batch.
+            GraphTraceError: one is not, so each pipeline would train it by its own part of the batch.
         """
         for p in self.trained():
             if not self.parallel.averages(p):
@@ -333,11 +351,11 @@ class Tracing(TracedSteps):
                 )
 
     def _instead(self, module: torch.nn.Module) -> torch.nn.Module | None:
-        """What is called in the place of a module that works with other ranks by hooks."""
+        """The function to call instead of a module that works with other ranks by hooks; None for other modules."""
         if not is_data_parallel(module):
             return None
         return self.parallel.enter(module, here(), bool(self.optimizers))
 
 
-#: the functions that call `build()`, and optimizers
+#: code of the functions that call `build()` and optimizers
 OUTSIDE = (Tracing.run_build.__code__, Tracing.finish.__code__)

@@ -20,7 +20,7 @@ def with_values(code: bytes, values: Mapping[int, torch.Tensor]) -> bytes:
         RuntimeError: they are too large for one file.
     """
     require("onnx")
-    # start-up: loaded when a program of an engine's is
+    # start-up: loaded with the first program of an engine
     import onnx
     from onnx import numpy_helper
 

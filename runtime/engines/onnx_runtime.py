@@ -36,7 +36,7 @@ class OnnxRuntimeCode(InPlaceCode):
             RuntimeError: ONNX Runtime refuses the model.
         """
         require("onnxruntime", writes=False)
-        # start-up: loaded when a program of its is
+        # start-up: loaded with its first program
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -99,7 +99,7 @@ class _Memory:
 
 def _value(x: torch.Tensor) -> Any:
     """A dense tensor's memory as ONNX Runtime's; who binds it holds the tensor."""
-    # start-up: loaded when a program of its is
+    # start-up: loaded with its first program
     from onnxruntime import OrtValue
 
     return OrtValue.ortvalue_from_numpy(np.asarray(_Memory(x)))
@@ -108,7 +108,7 @@ def _value(x: torch.Tensor) -> Any:
 @cache
 def _errors() -> tuple[type[Exception], ...]:
     """ONNX Runtime's own errors: classes that have none but `Exception` in common, and no public name."""
-    # start-up: loaded when a program of its is
+    # start-up: loaded with its first program
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     found = [value for value in vars(state).values() if isinstance(value, type)]

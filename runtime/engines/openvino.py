@@ -16,7 +16,7 @@ from .packages import require
 def _core() -> Any:
     """OpenVINO's registry of devices: one of a process."""
     require("openvino")
-    # start-up: loaded when a program of its is
+    # start-up: loaded with its first program
     import openvino
 
     return openvino.Core()
@@ -27,7 +27,7 @@ class OpenVinoCode(InPlaceCode):
 
     def __init__(self, compiled: Any, names: Sequence[str]) -> None:
         super().__init__()
-        # start-up: loaded when a program of its is
+        # start-up: loaded with its first program
         import openvino
 
         self._tensor = openvino.Tensor
@@ -55,7 +55,7 @@ class OpenVinoCode(InPlaceCode):
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
             "PERFORMANCE_HINT": "LATENCY",
         }
-        # start-up: loaded when a program of its is
+        # start-up: loaded with its first program
         import onnx
 
         names = [entry.name for entry in onnx.load_from_string(code).graph.input]

@@ -27,7 +27,7 @@ def _client() -> tuple[Any, Any, Any]:
     """jaxlib's client for the CPU, its device as a list, and the options of compilation's class."""
     require("xla")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # what it tells of itself is on stderr
-    # start-up: loaded when a program of XLA's is
+    # start-up: loaded with the first program of XLA
     from jaxlib import _jax, xla_client
 
     client = xla_client.make_cpu_client(asynchronous=False)

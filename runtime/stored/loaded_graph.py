@@ -25,7 +25,7 @@ from ..loading import gpu_for, interpreted
 from ..numbers import holds
 from ..schedules.data import restore
 from ..seeds import Seeds
-from ..tensors import DTYPES, laid_out
+from ..tensors import DTYPES, with_strides
 from . import checkpoint
 from .bundle import ArtifactError, Bundle, write_bundle
 from .manifest import check_fit, check_manifest, check_seal
@@ -156,7 +156,7 @@ class LoadedGraph:
             if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
                 raise ArtifactError(f"the weights do not fit the program at {argument.name}")
             if tensor.numel() > 1 and tensor.stride() != tuple(argument.strides):
-                tensor = laid_out(tensor, tuple(argument.strides))
+                tensor = with_strides(tensor, tuple(argument.strides))
                 _put(self._weights, where, tensor)
             variant.arguments.append(tensor)
 

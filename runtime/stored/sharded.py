@@ -43,7 +43,7 @@ def save_sharded(tree: Any, path: Path) -> None:
             parts of different sizes.
         OSError: it cannot be written.
     """
-    # start-up: only who saves so loads it
+    # start-up: few graphs are saved in this format
     import torch.distributed.checkpoint as dcp
 
     state: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def load_sharded(path: Path) -> Any:
     Raises:
         CheckpointError: there is no whole checkpoint, or one from a later version.
     """
-    # start-up: only who loads so needs it
+    # start-up: few graphs are loaded in this format
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
@@ -185,7 +185,7 @@ def _part(share: _Share, held: dict[int, tuple[torch.Tensor | None, Any]]) -> An
         return piece
     if share.group is not None:
         count *= dist.get_world_size(group)
-    # start-up: only who has pieces needs them
+    # start-up: few programs have shards
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Shard
 

@@ -1,7 +1,7 @@
-"""Whether tensors still have the shapes, strides, dtypes, devices and signs that a program was compiled for.
+"""Whether tensors still have the shapes, strides, dtypes, devices and signs for which a program was compiled.
 
-Parameters are the same objects from call to call, but `p.data = …` gives one another shape or other strides, also in
-the same memory.
+Parameters are the same objects from call to call, but `p.data = …` changes the shape or strides, even at the same
+address.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from gflow.runtime.distributed.pieces import whole_strides
 
 
 def metadata(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What a program depends on besides the elements; of a tensor that lies in pieces on the ranks, as when whole."""
+    """The properties of a tensor, besides its elements, on which a program depends; of a sharded tensor, those of the
+    gathered one."""
     own = (tensor.shape, whole_strides(tensor), tensor.dtype, tensor.device)
     return (*own, tensor.is_conj(), tensor.is_neg(), tensor._is_zerotensor())
 
 
 class LayoutGuard:
-    """The metadata of some tensors. PyTorch's own guards compare in one call (0.06 µs a tensor); they also look
-    at what does not matter here (`requires_grad`, autocast), so where they differ, each tensor is looked at."""
+    """The metadata of some tensors. PyTorch's own guards compare in one call (0.06 µs a tensor). They also compare
+    irrelevant properties (`requires_grad`, autocast), so if they differ, each tensor is compared here."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = tensors
@@ -40,7 +41,7 @@ class LayoutGuard:
             )
 
     def holds(self) -> bool:
-        """Whether all are as they were."""
+        """Whether the metadata of all tensors is unchanged."""
         if self._guards is None or self._guards.check(*self.tensors):
             return True
         if [*map(metadata, self.tensors)] != self.metadata:

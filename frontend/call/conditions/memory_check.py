@@ -1,4 +1,5 @@
-"""Inputs of a call that lie in the memory of what the program updates, or not where it looks for them."""
+"""Checks the memory of inputs: whether they share memory with tensors that the program updates, and begin where it
+expects."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ from gflow.tracing.program.shared import overlap, span, storage_of
 
 
 class MemoryCheck:
-    """For one program and its parameters, buffers and other tensors, as they lie now.
+    """The check for one program and its parameters, buffers and other tensors, at their current addresses.
 
-    arguments: the program's, None for its inputs. slots: of each input its argument and its place among
-        the arguments of the call.
+    Args:
+        arguments: the program's arguments, None for its inputs.
+        slots: for each input, its argument and its index among the arguments of the call.
     """
 
     def __init__(
@@ -45,14 +47,14 @@ class MemoryCheck:
         self.needed = bool(self._inputs or self._storages or self._from_start)
 
     def apply(self, given: list[torch.Tensor]) -> None:
-        """Exchange inputs for copies where only optimizers update their memory, after all that reads them.
+        """Replace inputs by copies if only optimizers update their memory, after all ops that read them.
 
         Args:
             given: the arguments of the program.
 
         Raises:
-            GraphInputError: `build()` updates one of two tensors in one memory, or counts from where the memory of
-                an input begins, and the input doesn't begin there.
+            GraphInputError: `build()` updates one of two tensors that share memory, or an input must begin at the
+                start of its storage and does not.
         """
         for position in self._from_start:
             if given[position].storage_offset():
@@ -74,7 +76,7 @@ class MemoryCheck:
             self._check_updates(given)
 
     def _check_updates(self, given: list[torch.Tensor]) -> None:
-        """Compare each input that the program updates with those other arguments that lie where it does."""
+        """Compare each input that the program updates with the other arguments in its memory."""
         inputs = {n: span(given[n]) for n, _ in self.slots if given[n].numel()}
         for mine in self._inputs:
             if mine not in inputs:
@@ -86,7 +88,7 @@ class MemoryCheck:
                     raise self._problem(mine, other)
 
     def _held_within(self, begin: int, end: int) -> Iterator[int]:
-        """The arguments of the program that reach into a range of addresses, by bisection: there may be thousands."""
+        """The arguments of the program that overlap a range of addresses, by binary search: there may be thousands."""
         count = bisect_left(self._held, (end,))
         if count and self._reach[count - 1] > begin:
             yield from (n for _, last, n in self._held[:count] if last > begin)

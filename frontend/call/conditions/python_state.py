@@ -1,7 +1,7 @@
-"""What a plan depends on in the Python of its optimizers, and the checks of it before each call.
+"""Python values of optimizers on which a plan depends, and their checks before each call.
 
-The checks are bound to the dicts as they are (`bind`), so that a call compares them with a few loops in C,
-one over all parameters for each key: whether dicts are the same, numbers, guards, values, tensors.
+The checks are bound to the current dicts (`bind`), so that a call compares them with a few loops in C, one over all
+parameters for each key: identities of dicts, numbers, guards, values, tensors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gflow.tracing.data.trace import Trace
 from gflow.tracing.optimizers.rates import LR_SCALE, check_changed, rate_scheduler
 from gflow.tracing.optimizers.unread_keys import is_note
 
-#: types of values that are compared by ==, which tells them from all others
+#: types of values whose == is exact
 _COMPARED = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device)
 
 
@@ -38,7 +38,7 @@ def _same(a: Iterable[Any], b: Iterable[Any]) -> bool:
 
 
 class _Owner:
-    """The dicts of one optimizer, as they are."""
+    """The current dicts of one optimizer."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
@@ -50,7 +50,7 @@ class _Owner:
         self.keys, self.entries = list(self.state), list(self.state.values())
 
     def current(self) -> bool:
-        """Whether they still are."""
+        """Whether the optimizer still has these dicts."""
         optimizer, groups, state = self.optimizer, self.groups, self.state
         if optimizer.param_groups is not groups or optimizer.state is not state:
             return False
@@ -73,7 +73,7 @@ class _Rows:
     """Values at the same keys of several dicts, read by one loop."""
 
     def __init__(self, keys: tuple[Any, ...]) -> None:
-        self.read: Callable[[Any], Any] = itemgetter(*keys, keys[0])  # a tuple, of one key too
+        self.read: Callable[[Any], Any] = itemgetter(*keys, keys[0])  # a tuple, also for one key
         self.holders: list[Any] = []
         self.expected: list[tuple[Any, ...]] = []
 
@@ -82,7 +82,8 @@ class _Rows:
 
 
 class _Column:
-    """Objects at one key of several dicts. A loop for each key is half the time of one over tuples of all keys."""
+    """Objects at one key of several dicts. One loop for each key takes half the time of one over tuples of all
+    keys."""
 
     def __init__(self, key: Any) -> None:
         self.read: Callable[[Any], Any] = itemgetter(key)
@@ -94,7 +95,7 @@ class _Column:
 
 
 class _Number:
-    """A number that a plan reads: its source, and where it stands now."""
+    """A number that a plan reads: its source, and its current location."""
 
     def __init__(self, source: NumberSource) -> None:
         self.source = source
@@ -104,7 +105,7 @@ class _Number:
         self.rate = source.key == "lr" and place.kind == "group" and LR_SCALE in place.holder
 
     def value(self) -> Any:
-        """The number; `MISSING` where it isn't one number any more."""
+        """The number; `MISSING` if it is no longer a single number."""
         source = self.source
         if source.path:
             values = [item(h, source.key, source.path) for h in self.holders]
@@ -131,19 +132,19 @@ class _Number:
 
 
 def _keys(optimizer: torch.optim.Optimizer) -> list[set[Any]]:
-    """The keys of each group, but for notes, which change no step."""
+    """The keys of each group, except notes, which change no step."""
     return [{k for k in group if not is_note(k)} for group in optimizer.param_groups]
 
 
 def _fits(value: Any, last: Any) -> bool:
-    """Whether a number is of the kind that the trace was made for."""
+    """Whether a number has the type for which the trace was made."""
     if isinstance(last, float):
         return isinstance(value, float)
     return type(value) is int
 
 
 class PythonState:
-    """The conditions of one trace on Python values, and what each call writes back."""
+    """The conditions of one trace on Python values, and the values that each call writes back."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -170,19 +171,20 @@ class PythonState:
         self._checked_rates, self._held = False, False
         self.bind()
         rated = {id(o): o for o in (n.source.place.optimizer for n in self.numbers if n.rate)}
-        #: by optimizer, the scheduler that sets rates with their factors, which the program does not multiply by
+        #: by optimizer, the scheduler that sets rates including their factors, by which the program then does not
+        #: multiply
         self._schedulers = {i: weakref.ref(s) for i, o in rated.items() if (s := rate_scheduler(o))}
         self.parameters = [owner.parameters for owner in self.owners]
         self.keys = [_keys(owner.optimizer) for owner in self.owners]
 
-    # binding
+    # binding of dicts
 
     def locate(self) -> bool:
-        """Find the dicts that `load_state_dict`, or the author, has put in place of those known."""
+        """Find the current dicts, which `load_state_dict` or the author may have replaced."""
         return all(place.locate() for step in self.trace.steps for place in step.places)
 
     def bind(self) -> None:
-        """Take the dicts as they are."""
+        """Bind to the current dicts."""
         owners = [
             p.optimizer
             for step in self.trace.steps
@@ -237,15 +239,15 @@ class PythonState:
     # checks
 
     def bound(self) -> bool:
-        """Whether the dicts are those that were bound."""
+        """Whether the optimizers still have the bound dicts."""
         for owner in self.owners:  # noqa: SIM110 (a generator costs more than its loop)
             if not owner.current():
                 return False
         return True
 
     def fits(self) -> bool:
-        """Whether what the dicts hold is still what the trace was made for, but for numbers and tensors.
-        To be asked where dicts were exchanged."""
+        """Whether the contents of the dicts have the structure for which the trace was made, apart from numbers and
+        tensors. It must be checked after dicts were replaced."""
         for b in self.missing:
             found = item(b.place.holder, b.key, ())
             if found is not MISSING and (not isinstance(found, dict) or found):
@@ -257,7 +259,7 @@ class PythonState:
         return all(s.holds() for s in self.keyed)
 
     def take_numbers(self) -> bool:
-        """Bring changed numbers into their arguments. False: the trace does not hold for them."""
+        """Copy changed numbers into their arguments. False: the trace is not valid for them."""
         changed, self._held = not self._held, False
         for number in self.numbers:
             source, value = number.source, number.value()
@@ -274,7 +276,7 @@ class PythonState:
         return self._held
 
     def _rate_changed(self, source: NumberSource) -> bool:
-        """Whether a rate whose group has a factor is still multiplied by it where the trace was made for."""
+        """Whether a rate whose group has a factor is multiplied by it in the same place as when it was traced."""
         optimizer = source.place.optimizer
         known = self._schedulers.get(id(optimizer))
         if known is not None:
@@ -291,7 +293,7 @@ class PythonState:
         return True
 
     def values_hold(self) -> bool:
-        """Whether flags, strings and the like, and the sizes of containers, are as they were."""
+        """Whether flags, strings and the like, and the sizes of containers, are unchanged."""
         try:
             for read, holder, expected in self.single:
                 if read(holder) != expected:
@@ -306,7 +308,7 @@ class PythonState:
                     return False
             return not self.slow or all(b.holds() for b in self.slow)
         except (KeyError, TypeError, ValueError, RuntimeError):
-            return False  # a key is gone, or values of another kind cannot be compared
+            return False  # a key was removed, or values of another type cannot be compared
 
     def tensors_same(self) -> bool:
         """Whether the tensors are those that were bound."""
@@ -321,16 +323,16 @@ class PythonState:
     # after a call
 
     def write(self) -> None:
-        """Give Python what the step has made."""
+        """Write the step's new values to Python."""
         for write in self.writes:
             write.apply()
         for source, number in self.finals:
             number.write(type(source.last)(source.tensor.item()))
 
-    # words
+    # messages
 
     def why(self) -> str | None:
-        """What does not hold now, for people."""
+        """The first condition that does not hold, as text."""
         numbers = [n.read() for n in self.trace.numbers]
         for source, value in zip(self.trace.numbers, numbers):
             if not source.born and source in self.sources and not _fits(value, source.last):

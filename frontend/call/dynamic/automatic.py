@@ -1,9 +1,10 @@
-"""Dimensions that become dynamic by themselves, once a second size of them has come.
+"""Dimensions that become dynamic automatically, after a second size was seen.
 
-A call is compared with earlier ones that equal it but for sizes. Sizes that were one number and are another vary
-together: the program for this call is made for a range of them, as `gflow.dynamic_dim` would. Where several vary, each
-on its own, the two that have had most values do, and the program is for one value of each other. What such a program
-cannot be (a choice depends on the size) is made along one dimension, or for the one size, from then on.
+A call is compared with earlier ones that equal it except for sizes. Sizes that were equal and have changed to another
+common value vary together: the program for this call is compiled for a range of them, as with `gflow.dynamic_dim`. If
+several sizes vary independently, the two with the most values become dynamic, and the others are constants of the
+program. If such a program is not possible (a choice depends on the size), programs with one dynamic size, or for
+static sizes, are compiled from then on.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from .micro_batches import in_micro_batches
 
 _log = logging.getLogger("gflow")
 
-#: earlier calls, alike but for sizes, that a call is compared with
+#: the number of earlier calls, equal except for sizes, with which a call is compared
 _REMEMBERED = 8
-#: calls with programs that tell which sizes have varied most
+#: the number of compiled calls that determine which sizes have varied most
 _COUNTED = 64
-#: values of a size beside the one that varies, from which on a warning says that each has a program
+#: with this many values of a size that is no dynamic dimension, a warning says that each has a program
 _MANY = 3
-#: keys of calls whose range is known without a comparison
+#: the number of keys of calls whose range is cached
 _ROUTES = 1024
-#: a range goes to this size, or to four times the greater of the two sizes that asked for it, if memory allows it
+#: the upper bound of a range: this size, or four times the larger of the two sizes that were seen, if memory allows it
 _REACH = 1024
-#: bytes of inputs, and of a program's memory between steps, that the end of a range may come to: memory is planned
-#: for the greatest size. What is never called with is address space alone.
+#: maximal bytes of inputs, and of a program's memory between steps, at the upper bound of a range: memory is planned
+#: for the largest size. Sizes that never occur take address space only
 _ROOM, _PLANNED = 1 << 24, 1 << 30
-#: where a size ends in the IR: larger numbers are taken for a stand-in
+#: the exclusive upper bound of sizes in the IR: larger numbers are read as stand-ins
 _MOST = (1 << 24) - 1
 
-#: where the sizes do not matter
+#: sizes in a key, where they are ignored
 _ANY = Domain("n", 0, 0)
 
 Shapes = tuple[torch.Size, ...]
@@ -52,8 +53,12 @@ Dims = dict[int, tuple[int, ...]]
 
 @record
 class _Way:
-    """A range for a call. rank: the greater, the sooner it is tried; before: the size that an earlier call had, whose
-    program plans so many bytes."""
+    """A range for a call.
+
+    Args:
+        rank: ranges with larger ranks are tried first.
+        before: the size of an earlier call, and the bytes that its program plans.
+    """
 
     rank: tuple[int, bool, int]
     range: Dynamic
@@ -62,7 +67,7 @@ class _Way:
 
 
 class NoRange(Exception):
-    """No program for a range of sizes could be made of a call. reason: what came in the way."""
+    """No program for a range of sizes could be compiled for a call. reason: the obstacle."""
 
     def __init__(self, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -71,12 +76,12 @@ class NoRange(Exception):
 
 @dataclass
 class AutomaticSizes:
-    """What of a graph's calls has varied so far, by signature without sizes.
+    """The sizes of a graph's calls that have varied, by signature without sizes.
 
-    seen: the shapes of calls with programs of their own, and the bytes that these plan; known: ranges that have
-    programs; counted: the shapes of calls that programs were made for; refused: dimensions that no program varies in,
-    and why; said: signatures of which a warning has said that several sizes vary; routes: by a call's key the ranges
-    that take it.
+    Attributes: seen: the shapes of calls with static programs, and the bytes that these plan. known: ranges that have
+    programs. counted: the shapes of calls for which programs were compiled. refused: dimensions that cannot be
+    dynamic, with reasons. said: signatures for which a warning about several varying sizes was given. routes: the
+    ranges that cover a call, by its key.
     """
 
     seen: dict[Any, list[tuple[Shapes, int]]] = field(default_factory=dict)
@@ -87,7 +92,7 @@ class AutomaticSizes:
     routes: dict[Any, list[tuple[Dynamic, Any]]] = field(default_factory=dict)
 
     def served(self, call: BoundCall, key: Any) -> Iterator[tuple[BoundCall, Any]]:
-        """The call, and its key, as a call of each range that was found for its like, the latest first."""
+        """The call, and its key, as a call of each known range for similar calls, the latest first."""
         if not self.known:
             return
         found = self.routes.get(key)
@@ -105,8 +110,8 @@ class AutomaticSizes:
                 yield _varying(call, key, dynamic)
 
     def proposed(self, call: BoundCall, key: Any, count: int = 1) -> tuple[BoundCall, Any] | None:
-        """The call and its key with what varies in it, if it differs from an earlier one in sizes: in the two that have
-        had most values, where several vary. count: of micro-batches."""
+        """The call and its key with dynamic dimensions, if its sizes differ from those of an earlier call: the two
+        with the most values, if several vary. count: the number of micro-batches."""
         skeleton = _skeleton(call, key)
         if skeleton is None:
             return None
@@ -146,13 +151,13 @@ class AutomaticSizes:
         return self._named(*_varying(call, key, dynamic), skeleton)
 
     def _named(self, call: BoundCall, key: Any, skeleton: Any) -> tuple[BoundCall, Any]:
-        """A call whose range says what varies beside it."""
+        """A call whose range has the names of other varying sizes."""
         assert call.dynamic is not None
         beside = tuple(self._beside(skeleton, call, call.dynamic))
         return replace(call, dynamic=replace(call.dynamic, beside=beside)), key
 
     def _in_steps(self, dynamic: Dynamic, skeleton: Any, leaves: Sequence[Any]) -> Dynamic:
-        """A range in the steps that the program of a like call needed: this one will."""
+        """A range with the step that the program of a similar call needed."""
         known = (
             k for k in self.known.get(skeleton, ()) if k.dims == dynamic.dims and k.second is None
         )
@@ -166,8 +171,8 @@ class AutomaticSizes:
     def narrowed(
         self, call: BoundCall, key: Any, tried: BoundCall, reason: Exception
     ) -> tuple[BoundCall, Any] | None:
-        """The call and its key for the part of a range that was tried in which one answer to what came in the way
-        holds; None where there is none."""
+        """The call and its key for the part of the attempted range in which the question that was the obstacle has one
+        answer; None if there is none."""
         dynamic = tried.dynamic
         if dynamic is None or not isinstance(reason, SizeDecides):
             return None
@@ -175,7 +180,7 @@ class AutomaticSizes:
         return None if part is None else _varying(call, key, part)
 
     def took(self, call: BoundCall, key: Any, name: str, dynamic: Dynamic) -> None:
-        """A program for a range was made for a call, and serves later ones."""
+        """Record that a program for a range was compiled, and covers later calls."""
         skeleton = _skeleton(call, key)
         self._count(skeleton, call)
         self._say_apart(skeleton, call, name, dynamic)
@@ -198,8 +203,8 @@ class AutomaticSizes:
         del counted[:-_COUNTED]
 
     def _beside(self, skeleton: Any, call: BoundCall, dynamic: Dynamic) -> dict[str, int]:
-        """Dimensions that vary beside the one that a program varies in, with their sizes in the call, and how many
-        values they have had."""
+        """The varying dimensions that are not dynamic in a program, with their sizes in the call, and the number of
+        values seen."""
         found = {}
         calls = [*self.counted.get(skeleton, ()), _shapes(call.leaves)]
         tensors = (i for i, x in enumerate(call.leaves) if isinstance(x, torch.Tensor))
@@ -228,15 +233,17 @@ class AutomaticSizes:
     def refuse(
         self, call: BoundCall, key: Any, name: str, tried: BoundCall, error: Exception
     ) -> bool:
-        """No program for a range could be made; say so once for the kind of call and the dimensions. Sizes of which a
-        range has too few that are alike are no reason (False): others may have a program."""
+        """Record that no program for a range could be compiled, and warn once for each kind of call and dimensions.
+        Returns False if the range only has too few sizes with one answer: other ranges may succeed."""
         dynamic = tried.dynamic
         if dynamic is None or (isinstance(error, SizeDecides) and error.divides):
             return False
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         self.refused.setdefault(_skeleton(call, key), {})[_as_key(dynamic)] = reason
         _log.log(
-            logging.WARNING if dynamic.second is None else logging.INFO,  # one of two may do
+            logging.WARNING
+            if dynamic.second is None
+            else logging.INFO,  # one of the two dimensions may succeed
             "%s is compiled for each size of %s, since it cannot be compiled for a range of sizes: %s",
             name,
             ", or of ".join(dims_of(one, call.names) for one in dynamic.each),
@@ -245,15 +252,14 @@ class AutomaticSizes:
         return True
 
     def why_static(self, call: BoundCall, key: Any) -> str:
-        """What to add to the reason of a compilation for one size; "" where no range was refused."""
+        """The addition to the reason of a compilation for one size; "" if no range was refused."""
         if call.dynamic is not None or not self.refused:
             return ""
         reasons = self.refused.get(_skeleton(call, key), {})
         return "".join(f" (for this size alone: {reason})" for reason in reasons.values())
 
     def saw(self, call: BoundCall, key: Any, planned: int) -> None:
-        """Remember the sizes of a call that has a program for them alone. planned: bytes that this has between its
-        steps."""
+        """Record the sizes of a call with a static program. planned: bytes that the program has between its steps."""
         skeleton = _skeleton(call, key)
         if skeleton is None:
             return
@@ -271,7 +277,7 @@ def dims_of(dynamic: Dynamic, names: Sequence[str]) -> str:
 
 
 def can_vary(call: BoundCall) -> bool:
-    """Whether programs for ranges exist for calls of this kind at all: on the CPU, in one process."""
+    """Whether programs for ranges are supported for calls of this kind: on the CPU, in one process."""
     if call.dynamic is not None or world_size() > 1:
         return False
     tensors = [x for x in call.leaves if isinstance(x, torch.Tensor)]
@@ -288,7 +294,8 @@ def _shapes(leaves: Sequence[Any]) -> Shapes:
 
 
 def _skeleton(call: BoundCall, key: Any) -> Any:
-    """All of a key but the sizes of tensors. None: tensors are not dense, and their strides say more than sizes."""
+    """A key without the sizes of tensors. None if a tensor is not dense, since its strides have more information than
+    sizes."""
     leaves = call.leaves
     tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
     if not all(t.is_contiguous() for t in tensors):
@@ -303,7 +310,7 @@ def _skeleton(call: BoundCall, key: Any) -> Any:
 def _differing(
     earlier: Shapes, shapes: Shapes, leaves: Sequence[Any]
 ) -> dict[tuple[int, int], Dims]:
-    """The dimensions that differ, by the size that they had and the one that they have."""
+    """The dimensions that differ, by their old and new size."""
     groups: dict[tuple[int, int], Dims] = {}
     at = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
     for i, before, now in zip(at, earlier, shapes, strict=True):
@@ -315,7 +322,7 @@ def _differing(
 
 
 def _size(shapes: Shapes, dims: Dims, leaves: Sequence[Any]) -> int:
-    """The size that the first of some dimensions has among the shapes of a call's tensors."""
+    """The size of the first of some dimensions in the shapes of a call's tensors."""
     leaf = next(iter(dims))
     at = sum(isinstance(x, torch.Tensor) for x in leaves[:leaf])
     return shapes[at][dims[leaf][0]]
@@ -326,7 +333,7 @@ def _as_key(dynamic: Dynamic) -> tuple[Any, ...]:
 
 
 def _pair(ways: Sequence[_Way], leaves: Sequence[Any]) -> list[Dynamic]:
-    """The first two ranges of different dimensions as one, in both orders: squares of the second's size may be had."""
+    """The first two ranges of different dimensions as one, in both orders: only the second size may occur squared."""
     first = ways[0] if ways else None
     other = next((w for w in ways if first is not None and _apart(w.range, first.range)), None)
     if first is None or other is None:
@@ -361,13 +368,13 @@ def _pair(ways: Sequence[_Way], leaves: Sequence[Any]) -> list[Dynamic]:
 
 
 def _apart(one: Dynamic, other: Dynamic) -> bool:
-    """Whether two ranges are of different dimensions."""
+    """Whether two ranges have different dimensions."""
     return not any({*dims} & {*other.dims.get(i, ())} for i, dims in one.dims.items())
 
 
 def _is_of(dynamic: Dynamic, leaves: Sequence[Any]) -> bool:
-    """Whether a call has one size where a range has, and one of the range. That its tensors are dense, `_skeleton`
-    has seen to."""
+    """Whether all dimensions of a range have one size in a call, which is in the range. `_skeleton` has checked that
+    its tensors are dense."""
     n = size_of(dynamic, leaves)
     return (
         dynamic.sizes.k(n) is not None
@@ -379,8 +386,8 @@ def _is_of(dynamic: Dynamic, leaves: Sequence[Any]) -> bool:
 def _reach(
     before: int, planned: int, dims: dict[int, tuple[int, ...]], leaves: Sequence[Any]
 ) -> int:
-    """The greatest size of a range that has `before` and the call's own size. planned: bytes that the program for
-    `before` has between its steps, taken to grow as the inputs do."""
+    """The upper bound of a range with `before` and the call's own size. planned: bytes that the program for `before`
+    has between its steps, assumed to grow in proportion to the inputs."""
     n = size_of(Dynamic(_ANY, dims), leaves)
     degree = max(len(d) for d in dims.values())
 

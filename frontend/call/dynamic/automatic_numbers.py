@@ -1,8 +1,9 @@
-"""Python numbers among a call's arguments that become inputs, once a second value of them has come.
+"""Python numbers among a call's arguments that become inputs, after a second value was seen.
 
-A float or an int is a part of a call's key at first, and a constant of its program. Where a later call differs in it,
-programs from then on take it as an argument: the trace works on a traced number, and what Python asks of that is a
-guard. A program that needs the very value (it makes a shape or a probability of it) is made for each, as before.
+At first a float or an int is a part of a call's key, and a constant of its program. If a later call differs in it,
+programs from then on have it as an argument: the trace works on a traced number, and Python code that reads its value
+adds a guard. If a program needs the exact value (as a size, or as a probability), a program is compiled for each
+value, as before.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ NUMBERS = frozenset({float, int})
 
 @dataclass
 class AutomaticNumbers:
-    """What numbers of a graph's calls have changed so far, by kind of call.
+    """The numbers of a graph's calls that have changed, by kind of call.
 
-    values: those of the latest call, by leaf, which programs read. seen: the numbers of the first; live: leaves that
-    are inputs; refused: leaves that are not, whatever they do.
+    Attributes: values: those of the latest call, by leaf; programs read them. seen: the numbers of the first call.
+    live: leaves that are inputs. refused: leaves that must stay constants.
     """
 
     values: dict[Any, dict[int, float]] = field(default_factory=dict)
@@ -41,8 +42,8 @@ class AutomaticNumbers:
     refused: dict[Any, set[int]] = field(default_factory=dict)
 
     def mark(self, call: BoundCall, more: bool) -> None:
-        """Make inputs of the numbers of a call that differ from those of an earlier one, and leave them out of its
-        key. more: whether there may be another program for that."""
+        """Convert the numbers of a call that differ from those of an earlier one to inputs, and remove them from its
+        key. more: whether another program for this is allowed."""
         if NUMBERS.isdisjoint(map(type, call.leaves)):
             return
         kind = _kind(call)
@@ -60,12 +61,12 @@ class AutomaticNumbers:
         call.key = _without(call.key, given, live)
 
     def key_of(self, call: BoundCall) -> tuple[Any, ...]:
-        """The key of such a call, with the inputs that are left."""
+        """The key of such a call, without its inputs."""
         given = {i: x for i, x in enumerate(call.leaves) if type(x) in NUMBERS}
         return _without(call.plain_key, given, self.live[_kind(call)])
 
     def refuse(self, call: BoundCall, name: str, which: Sequence[int], reason: str) -> None:
-        """These numbers of such calls are constants of programs; say so once. which: leaves."""
+        """Make these numbers of such calls constants of programs; warn once. which: leaves."""
         kind = _kind(call)
         self.refused.setdefault(kind, set()).update(which)
         self.live[kind] -= set(which)
@@ -78,14 +79,14 @@ def as_plain(call: BoundCall) -> BoundCall:
     return BoundCall(call.build, call.args, call.kwargs, call.leaves, call.plain_key, call.dynamic)
 
 
-#: what is asked of a number that has one answer for many values
+#: questions about a number that have one answer for many values
 _CHOICES = (
     operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, bool, math.isfinite,
 )  # fmt: skip
 
 
 def needed(trace: Trace) -> list[int]:
-    """The numbers of a call whose values the trace goes by, as by `float(x)` or `int(10 * x)`."""
+    """The numbers of a call on whose exact values the trace depends, for example by `float(x)` or `int(10 * x)`."""
     sources = [
         trace.numbers[i]
         for guard in trace.guards
@@ -96,7 +97,7 @@ def needed(trace: Trace) -> list[int]:
 
 
 def _kind(call: BoundCall) -> Any:
-    """Of what kind the leaves are: calls of one kind may differ in sizes and numbers."""
+    """The kinds of the leaves: calls of one kind may differ in sizes and numbers."""
     return tuple(
         (x.dtype, x.dim())
         if isinstance(x, torch.Tensor)

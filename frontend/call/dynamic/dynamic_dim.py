@@ -1,9 +1,9 @@
 """`gflow.dynamic_dim(x, 0, min=1, max=64)`: dimensions of inputs whose size may differ from call to call.
 
-The marks of one range in one call's arguments are one size: all dimensions that are marked so have it. A graph that
-was called with marks keeps them, for later calls whose arguments are alike but for that size; one program serves all.
-Of several ranges the two widest vary in a program, and there is one for each value of the others. Where no program
-follows both, the widest alone varies.
+All dimensions that are marked with one range in the arguments of a call have the same size. A graph that was called
+with marks keeps them for later calls whose arguments are equal except for that size; one program covers all sizes.
+With several ranges, a program has the two widest as dynamic dimensions, and there is one program for each value of the
+others. If two are not possible, only the widest is dynamic.
 """
 
 from __future__ import annotations
@@ -27,21 +27,24 @@ _log = logging.getLogger("gflow")
 Tensor = torch.Tensor
 _MARKS = "_gflow_dynamic"
 
-#: whether anything was ever marked: calls of graphs look for marks only then
+#: whether anything was ever marked: otherwise calls of graphs do not search for marks
 _marked = False
 
 
 def dynamic_dim(tensor: Tensor, dim: int = 0, *, min: int = 1, max: int) -> Tensor:
-    """Mark a dimension of a graph's input: its size varies from call to call, from `min` to `max`. The
-    graph that is called with it compiles one program for all these sizes. Returns the tensor.
+    """Mark a dimension of a graph's input as dynamic: its size may be any from `min` to `max`. The graph that is
+    called with it compiles one program for all these sizes.
 
-    Later calls of that graph need no marks. All dimensions that are marked with one range in the arguments of one
-    call have one and the same size, such as a batch of inputs and of their targets. Marks of another range are another
-    size (a length). A program varies in two sizes at most; where it varies in fewer than are marked, a warning says so,
-    and each value of the others has a program.
+    Later calls of that graph need no marks. All dimensions that are marked with one range in the arguments of one call
+    have the same size, such as the batch of inputs and of their targets. Marks with another range are another size (a
+    length). A program has at most two dynamic sizes. If it has fewer than are marked, a warning says so, and there is
+    a program for each value of the others.
+
+    Returns:
+        The tensor.
 
     Raises:
-        GraphInputError: there is no such dimension, no such range, or the size is not in it.
+        GraphInputError: the dimension or the range does not exist, or the size is not in the range.
     """
     global _marked
     if not isinstance(tensor, Tensor):
@@ -76,9 +79,14 @@ def dynamic_dim(tensor: Tensor, dim: int = 0, *, min: int = 1, max: int) -> Tens
 
 @dataclass
 class _Marked:
-    """What calls were marked with. marks: by leaf and dimension; ways: what may vary in a program, the first choice
-    first; parts: of a range that has no one program, those that have one; alone: sizes of it that are in no such part,
-    and have programs of their own."""
+    """The marks of calls of one kind.
+
+    Args:
+        marks: by leaf and dimension.
+        ways: the choices of dynamic dimensions, in order of preference.
+        parts: the parts of a range that has no single program.
+        alone: sizes in no such part, which have static programs.
+    """
 
     marks: dict[int, dict[int, Domain]]
     ways: list[Dynamic]
@@ -87,19 +95,19 @@ class _Marked:
 
     @property
     def whole(self) -> Dynamic:
-        """What varies in a program."""
+        """The preferred choice of dynamic dimensions."""
         return self.ways[0]
 
 
 @dataclass
 class DynamicCalls:
-    """What of a graph's calls varies, as far as calls have said."""
+    """The marked dimensions of a graph's calls."""
 
     known: list[_Marked] = field(default_factory=list)
 
     def mark(self, call: BoundCall, count: int = 1) -> None:
-        """Give a call what varies in it, if anything does, and the key that it has for all sizes. count: of
-        micro-batches.
+        """Give a call its dynamic dimensions, if there are any, and the key that it has for all sizes. count: the
+        number of micro-batches.
 
         Raises:
             GraphInputError: its size is outside of the range, or marked dimensions differ.
@@ -147,8 +155,8 @@ class DynamicCalls:
         return True
 
     def simpler(self, call: BoundCall, error: Exception) -> bool:
-        """Have fewer sizes vary in programs of such calls, which cannot be had because of `error`. False: there is one
-        alone."""
+        """Use fewer dynamic sizes in programs of such calls, because of `error`. Returns False if there is only
+        one."""
         assert call.dynamic is not None
         marked = self._of(call.dynamic)
         if len(marked.ways) == 1:
@@ -172,7 +180,7 @@ def _sizes(dynamic: Dynamic, leaves: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _has(dynamic: Dynamic, sizes: tuple[int, ...]) -> bool:
-    """Whether sizes are in its ranges."""
+    """Whether sizes are within their ranges."""
     return all(one.sizes.k(n) is not None for one, n in zip(dynamic.each, sizes))
 
 
@@ -187,7 +195,8 @@ def _by_range(marks: dict[int, dict[int, Domain]]) -> dict[Domain, dict[int, tup
 
 
 def _ways(marks: dict[int, dict[int, Domain]], count: int) -> list[Dynamic]:
-    """What a program may vary in: in two sizes, either of which may have squares, or in one."""
+    """The choices of dynamic dimensions for a program: two sizes, in both orders since only one may occur squared, or
+    one."""
     one, *more = (Dynamic(r, dims) for r, dims in _by_range(marks).items())
     if not more:
         return [one]
@@ -209,7 +218,8 @@ def _ways(marks: dict[int, dict[int, Domain]], count: int) -> list[Dynamic]:
 
 
 def _check(marks: dict[int, dict[int, Domain]], call: BoundCall) -> None:
-    """
+    """Check the sizes of a call.
+
     Raises:
         GraphInputError: a size is outside of its range, or dimensions of one range differ.
     """

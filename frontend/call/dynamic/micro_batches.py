@@ -1,9 +1,9 @@
 """Gradient accumulation: one call of a training graph in several micro-batches.
 
-Every tensor among the arguments that has dimensions is split along its first. Each micro-batch runs
-one program, forward and backward, which adds its gradients to buffers; after the last, another runs
-the optimizers. What `build()` returns is joined: tensors along their first dimension, single numbers
-as their mean, single integers (counts) as their sum.
+Every tensor with dimensions among the arguments is split along its first dimension. Each micro-batch runs one program,
+forward and backward, which adds its gradients to buffers; after the last, another program runs the optimizers. The
+results of `build()` are combined: tensors are concatenated along their first dimension, floating-point scalars are
+averaged, and integer scalars (counts) are summed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gflow.tracing.program.batch_rows import check_joined
 
 
 def split_call(call: BoundCall, count: int) -> list[BoundCall]:
-    """The call of each micro-batch.
+    """The calls of the micro-batches.
 
     Raises:
         GraphInputError: a tensor's first dimension is no multiple of their number.
@@ -57,7 +57,7 @@ def split_call(call: BoundCall, count: int) -> list[BoundCall]:
 
 
 def _parts(leaf: torch.Tensor, name: str, count: int) -> Sequence[torch.Tensor]:
-    """A tensor's rows for each micro-batch; of a global tensor each rank's, put together."""
+    """A tensor's rows for each micro-batch; of a global tensor, those of each rank combined."""
     layout = layout_of(leaf, name)
     if layout is None:
         return split(leaf, count)
@@ -67,8 +67,8 @@ def _parts(leaf: torch.Tensor, name: str, count: int) -> Sequence[torch.Tensor]:
 
 
 def in_micro_batches(dynamic: Dynamic, count: int, leaves: Sequence[Any]) -> Dynamic | None:
-    """A range for calls in `count` micro-batches, with the size of these leaves: where the first dimension varies, its
-    multiples of `count`. None: there is no such range, or a size that is split is that of other dimensions, too."""
+    """A range for calls in `count` micro-batches, with the size of these leaves: if the first dimension is dynamic,
+    only multiples of `count`. None: there is no such range, or other dimensions have the size that is split."""
     if count == 1 or all(0 not in dims for dims in dynamic.dims.values()):
         return dynamic
     if any(dims != (0,) for dims in dynamic.dims.values()):
@@ -83,7 +83,7 @@ def in_micro_batches(dynamic: Dynamic, count: int, leaves: Sequence[Any]) -> Dyn
 
 
 def _of_part(dynamic: Dynamic, count: int) -> Dynamic:
-    """What varies in one micro-batch."""
+    """The dynamic dimensions of one micro-batch."""
     if all(0 not in dims for dims in dynamic.dims.values()):
         return dynamic
     whole = dynamic.sizes
@@ -92,8 +92,8 @@ def _of_part(dynamic: Dynamic, count: int) -> Dynamic:
 
 
 def compile_step(trace: Trace, options: Any) -> Compiled:
-    """Compile a trace: as one program, or as those of a step in micro-batches. What is said of the
-    latter (IR, kernels, memory) is said of the program that every micro-batch runs."""
+    """Compile a trace: as one program, or as those of a step in micro-batches. Reports on the latter (IR, kernels,
+    memory) describe the program of each micro-batch."""
     if trace.parts is None:
         return executor.compile_trace(trace, options)
     if not trace.stacked:
@@ -107,7 +107,7 @@ def compile_step(trace: Trace, options: Any) -> Compiled:
 
 
 def split_of(trace: Trace) -> Split:
-    """Which arguments and results of a step are whose."""
+    """Which arguments and results of a step belong to a micro-batch, and which to the call."""
     assert trace.parts is not None
     at = {entry.value: i for i, entry in enumerate(trace.inputs)}
     first, rest = trace.parts
@@ -123,9 +123,10 @@ def split_of(trace: Trace) -> Split:
 
 
 def check_results(trace: Trace) -> None:
-    """
+    """Check the results of a step.
+
     Raises:
-        GraphTraceError: a result is one of which there would be one for each micro-batch.
+        GraphTraceError: a result cannot be combined over the micro-batches.
     """
     for leaf in trace.out_leaves:
         if isinstance(leaf, OutputRef):

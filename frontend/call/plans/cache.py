@@ -1,4 +1,4 @@
-"""The plans of one graph, by signature: a cache that drops what was not used for longest."""
+"""The plans of one graph, by signature; the least recently used one is dropped."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from gflow.runtime.arena import Arena
 if TYPE_CHECKING:
     from .plan import Plan
 
-#: plans that a graph keeps unless its config says otherwise
+#: the default number of plans of a graph
 DEFAULT_SIZE = 16
-#: programs of one signature from which on a warning says why there are so many
+#: with this many programs of one signature, a warning gives the reason
 MANY_VARIANTS = 8
 
 
 class PlanCache:
-    """At most `size` plans. All run in one arena, as large as the largest needs; one that is dropped
-    gives back what only it needed. strict: `add` is not called for more, see `is_full`. apart: each
-    new plan keeps an arena of its own."""
+    """At most `size` plans. All run in one arena, with the size of the largest; if that plan is dropped, the arena
+    shrinks.
+
+    Attributes: strict: whether `add` must not be called for a further plan, see `is_full`. apart: whether each new
+    plan has an arena of its own.
+    """
 
     def __init__(self) -> None:
         self.size, self.strict, self.apart = DEFAULT_SIZE, False, False
@@ -32,7 +35,7 @@ class PlanCache:
         self.cleared = 0
 
     def find(self, key: Any, leaves: Sequence[Any]) -> Plan | None:
-        """The plan for a signature and a call of it, for the Python state and the hyperparameters as they are now."""
+        """The plan for a signature and a call, which is valid for the current Python state and hyperparameters."""
         for plan in self._plans.get(key, ()):
             if plan.given is not None and plan.given.first_change(leaves) is not None:
                 continue
@@ -44,7 +47,7 @@ class PlanCache:
         return None
 
     def add(self, key: Any, plan: Plan) -> None:
-        """Take a new plan in, as the first choice of its signature."""
+        """Add a plan, as the first choice of its signature."""
         if not self.apart:
             use_arena(plan.compiled.run, self.arena)
         variants = self._plans.setdefault(key, [])
@@ -56,8 +59,8 @@ class PlanCache:
         self._trim()
 
     def _count_variant(self, key: Any, plan: Plan, variants: list[Plan]) -> None:
-        """Warn, once, where one signature gets program after program, and say what for: sizes, or what an optimizer
-        has in Python."""
+        """Warn, once, if a signature gets many programs, and name the reason: sizes, or Python values of an
+        optimizer."""
         self._made[key] = made = self._made.get(key, 0) + 1
         if made != MANY_VARIANTS or not variants:
             return
@@ -103,13 +106,12 @@ class PlanCache:
             self._plans.setdefault(to, []).insert(0, plan)
 
     def resize(self, size: int, strict: bool) -> None:
-        """Keep at most `size` plans from now on. strict: whether one more is an error rather than the loss of
-        the oldest."""
+        """Set the maximal number of plans. strict: whether one more is an error instead of dropping the oldest."""
         self.size, self.strict = size, strict
         self._trim()
 
     def use_arena(self, arena: Arena) -> None:
-        """Run all plans, those to come too, in an arena that others share."""
+        """Run all current and future plans in an arena that others share."""
         self.arena = arena
         for plan in self:
             use_arena(plan.compiled.run, arena)
@@ -138,11 +140,11 @@ class PlanCache:
                 del self._plans[key]
 
     def of(self, key: Any) -> list[Plan]:
-        """All plans of a signature, for whatever else."""
+        """All plans of a signature, valid or not."""
         return self._plans.get(key, [])
 
     def values(self) -> list[list[Plan]]:
-        """The plans of each signature, those used last at the end."""
+        """The plans of each signature, the most recently used last."""
         return list(self._plans.values())
 
     def __iter__(self) -> Iterator[Plan]:
@@ -153,7 +155,7 @@ class PlanCache:
 
 
 def use_arena(run: Any, arena: Arena) -> None:
-    """Let what a plan runs work in `arena`."""
+    """Run a plan's programs in `arena`."""
     for part in _executables(run):
         part.use_arena(arena)
 
@@ -164,7 +166,7 @@ def _close(run: Any) -> None:
 
 
 def _executables(run: Any) -> Iterator[Any]:
-    """What runs in an arena: an executable, or the parts that a runner names."""
+    """The objects with an arena: an executable, or the parts that a runner names."""
     if hasattr(run, "use_arena"):
         yield run
     for part in getattr(run, "executables", ()):

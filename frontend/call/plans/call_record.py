@@ -1,4 +1,4 @@
-"""What a plan keeps of the call that it was compiled for, so that it can be saved."""
+"""What a plan keeps of the call for which it was compiled, so that it can be saved."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ from gflow.tracing.data.sizes import size_of, step_of
 
 @record
 class CallRecord:
-    """The call that a plan was compiled for. inputs: its tensors, as the manifest lists them (sizes that vary are
-    None; not where two do); size: what varies, as it was in that call, 0 where nothing does;
-    leaves: which of them each flattened argument is; modes: train or eval of each module; problem:
-    why the call cannot be saved."""
+    """The call for which a plan was compiled.
+
+    Args:
+        inputs: its tensors, as the manifest lists them (dynamic sizes are None, except if two are dynamic).
+        size: the value of the dynamic dimension in that call; 0 if there is none.
+        leaves: for each flattened argument, the index of its input.
+        modes: train or eval mode of each module.
+        problem: why the call cannot be saved.
+    """
 
     parameters: list[list[Any]]
     modes: tuple[bool, ...] = ()
@@ -32,7 +37,7 @@ class CallRecord:
     size: N = 0
 
     def at(self, size: int) -> CallRecord:
-        """The record of a call with this size, and none that varies."""
+        """The record of a call with this size, without dynamic dimensions."""
         inputs = []
         for given in self.inputs:
             shape = tuple(size if s is None else s for s in given["shape"])

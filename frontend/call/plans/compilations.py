@@ -1,4 +1,4 @@
-"""`graph.explain_recompiles()`: each compilation of a graph, and what made it necessary."""
+"""`graph.explain_recompiles()`: each compilation of a graph, and its reason."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gflow.tracing.program.modules import ModuleTable
 from .expected import Described, difference
 from .plan import Plan
 
-#: compilations of a graph that are remembered
+#: the number of compilations that a graph records
 _KEPT = 256
-#: modules or parameters that one reason names
+#: the maximal number of modules or parameters in one reason
 _NAMED = 3
-#: what a key has besides the arguments and the modules' modes
+#: names of the parts of a key besides the arguments and the modules' modes
 _MODES = (
     "the modules that are checkpointed",
     "whether gradients are recorded",
@@ -31,9 +31,12 @@ _MODES = (
 
 @record
 class Compilation:
-    """One program. when: local time at which it was ready. seconds: tracing and compiling, with attempts that came to
-    nothing. reason: what no earlier program served. sizes: what of its inputs varies, with the range; "" if
-    nothing."""
+    """One compilation.
+
+    Attributes: when: the local time at which it was complete. seconds: tracing and compiling, including failed
+    attempts. reason: the difference to all earlier programs. sizes: the dynamic dimensions of its inputs, with their
+    range; "" if there are none.
+    """
 
     graph: str
     when: datetime
@@ -47,7 +50,7 @@ class Compilation:
 
 
 class Recompiles(tuple[Compilation, ...]):
-    """Compilations, in their order; printed one a line."""
+    """Compilations, in order; printed one a line."""
 
     def __repr__(self) -> str:
         if not self:
@@ -59,7 +62,7 @@ class Recompiles(tuple[Compilation, ...]):
 
 @dataclass
 class Compilations:
-    """What a graph has compiled so far. cleared: how often its programs were dropped all at once."""
+    """The compilations of a graph so far. cleared: how often all its programs were dropped at once."""
 
     found: list[tuple[Compilation, Described, tuple[Any, ...]]] = field(default_factory=list)
     cleared: int = 0
@@ -67,7 +70,7 @@ class Compilations:
     def add(
         self, made: Compilation, given: Described, modes: tuple[Any, ...], cleared: int
     ) -> None:
-        """Remember one."""
+        """Record a compilation."""
         self.found.append((made, given, modes))
         del self.found[:-_KEPT]
         self.cleared = cleared
@@ -80,8 +83,8 @@ class Compilations:
         alike: Sequence[Plan],
         cleared: int,
     ) -> str:
-        """Why a call that is about to be compiled needs a program. alike: those of its signature, which do not
-        serve it."""
+        """Why a call that is about to be compiled needs a program. alike: the programs of its signature, which are not
+        valid for it."""
         if not self.found:
             return "the first call"
         if cleared != self.cleared:
@@ -111,7 +114,7 @@ def _changes(alike: Sequence[Plan]) -> Iterable[str]:
 
 
 def _unlike(modes: tuple[Any, ...], known: tuple[Any, ...], table: ModuleTable) -> str:
-    """What of the modes differs, from what to what."""
+    """The differences of modes, with the old and the new one."""
     reasons: list[str] = []
     trained, before = modes[0], known[0]
     count = len(table.modules)

@@ -1,4 +1,4 @@
-"""What a graph's programs take, and what a call gave instead."""
+"""Compares a call with those that a graph's programs accept, for errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS = {float: "a float", int: "an int"}
 
 
 def describe_call(call: BoundCall) -> Described:
-    """Every input of a call by its name, in words; without those that are their defaults."""
+    """Every input of a call by its name, as text; without those that have their defaults."""
     try:
         parameters = inspect.signature(call.build).parameters
     except (TypeError, ValueError):
@@ -46,7 +46,7 @@ def _describe(leaf: Any) -> str:
 
 
 def difference(given: Described, known: Iterable[Described]) -> str:
-    """How a call differs from the most similar of those known; nothing if its inputs don't."""
+    """The difference of a call to the most similar known one; "" if its inputs are equal."""
     found = sorted((_differences(given, other) for other in known), key=len)
     return "; ".join(found[0]) if found else ""
 
@@ -67,7 +67,7 @@ def _differences(given: Described, known: Described) -> list[str]:
 
 
 def full_message(here: str, name: str, size: int, unlike: str) -> str:
-    """A call that no program fits, where no other may be compiled."""
+    """The error for a call that needs a program when the cache is strict and full."""
     why = unlike or (
         "the train or eval mode of a module, grad mode, autocast, or a hyperparameter that is part of "
         "the program is another"

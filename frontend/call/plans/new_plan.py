@@ -1,4 +1,4 @@
-"""From a call to its plan: trace it, make a first step where one is needed, compile."""
+"""From a call to its plan: trace it, make a first step if one is needed, compile."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ from .plan import Plan
 
 @record
 class Traced:
-    """What was traced of a call. trace: none where an optimizer has made no state yet. first: a step that was made
-    op by op, since an optimizer makes its state from gradients; it stands for this call. timings: seconds."""
+    """The result of tracing a call.
+
+    Attributes: trace: None if an optimizer has skipped the first step, and has no state. first: a step that was made
+    op by op, since an optimizer creates its state from gradients; its result is the call's. timings: seconds by phase.
+    """
 
     trace: Trace | None
     first: FirstStep | None
@@ -35,11 +38,11 @@ class Traced:
 
 
 def micro_batch_calls(request: TraceRequest) -> list[BoundCall]:
-    """The calls of `build()` that one call of a graph is.
+    """The calls of `build()` for one call of a graph.
 
     Raises:
-        GraphInputError: the arguments are none that `build()` takes, or cannot be split.
-        GraphTraceError: options that exclude each other.
+        GraphInputError: `build()` does not accept the arguments, or they cannot be split.
+        GraphTraceError: options exclude each other.
     """
     call, name = request.call, request.name
     check_call(call.build, call.args, call.kwargs)
@@ -54,16 +57,16 @@ def micro_batch_calls(request: TraceRequest) -> list[BoundCall]:
 
 
 def trace_call(request: TraceRequest, setup: Setup | None = None) -> Traced:
-    """Trace one call of a graph. setup: what undoes the changes that this makes to optimizers.
+    """Trace one call of a graph. setup: undoes the changes that this makes to optimizers.
 
     Raises:
-        GraphInputError, GraphTraceError: it is none that a program can be made of.
+        GraphInputError, GraphTraceError: no program can be made of it.
     """
     parts = micro_batch_calls(request)
     try:
         return _traced(request, parts, setup)
     except SizeDecides as error:
-        if request.call.dynamic is not None:  # and not the size of one micro-batch
+        if request.call.dynamic is not None:  # not that of one micro-batch
             error.domain = request.call.dynamic.each[error.second].sizes
         raise
 
@@ -71,7 +74,7 @@ def trace_call(request: TraceRequest, setup: Setup | None = None) -> Traced:
 def _traced(request: TraceRequest, parts: Sequence[BoundCall], setup: Setup | None) -> Traced:
     first: FirstStep | None = None
     start, stepping = time.perf_counter(), 0.0
-    with held():  # what is exchanged while `build()` runs is put back
+    with held():  # replacements made while `build()` runs are undone
         tracing = begin_trace(replace(request, call=parts[0]))
         found = tracing.finish()
     if isinstance(found, FirstStepNeeded):
@@ -106,10 +109,10 @@ def _first_step(
 def compile_plan(
     trace: Trace, call: BoundCall, options: Any, timings: dict[str, float] | None = None
 ) -> Plan:
-    """Compile what was traced of a call. timings: of what was done before.
+    """Compile the trace of a call. timings: seconds of the previous phases.
 
     Raises:
-        GraphTraceError: state is to be split among ranks that share no parameters.
+        GraphTraceError: state is to be sharded over ranks that share no parameters.
     """
     zero = 0 if options is None else options.passes.zero
     if zero and trace.steps and not trace.groups and trace.mesh is None:

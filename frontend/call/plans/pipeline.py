@@ -1,4 +1,4 @@
-"""A step in pipeline stages: compile the parts of this rank, and the actions that it makes of them."""
+"""A step in pipeline stages: the programs of this rank, and its schedule."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..dynamic.micro_batches import check_results
 
 
 def compile_pipeline(trace: Trace, options: Any) -> Compiled:
-    """Compile what this rank runs of a step that is divided into stages. What is said of the step (IR, kernels, memory)
-    is said of the first part that this rank runs.
+    """Compile the programs of this rank for a step that is divided into stages. Reports on the step (IR, kernels,
+    memory) describe the first program of this rank.
 
     Raises:
-        GraphTraceError: there is no such schedule for these stages; a result cannot be joined.
+        GraphTraceError: the schedule does not support these stages, or a result cannot be combined.
     """
     if not trace.stacked:
         check_results(trace)
@@ -100,10 +100,10 @@ def _plan(trace: Trace, stages: Stages, at: dict[Any, int]) -> PipelinePlan:
 
 
 def _actions(trace: Trace, stages: Stages) -> tuple[tuple[tuple[str, int, int], ...], ...]:
-    """By rank, what it does.
+    """The actions of each rank.
 
     Raises:
-        GraphTraceError: the schedule has another arrangement of stages.
+        GraphTraceError: the schedule requires another arrangement of stages.
     """
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler.distribution.pipeline import schedule

@@ -1,4 +1,4 @@
-"""A plan: one compiled trace with the real tensors and numbers it reads and updates."""
+"""A plan: one compiled trace with the real tensors and numbers that it reads and updates."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from ..result_views import views_of, with_views
 from .call_record import CallRecord
 from .same_step import compare_step
 
-#: stands for inputs where addresses are of the real tensors
+#: represents inputs in lists of the real tensors' addresses
 _NO_INPUT = torch.empty(0)
-#: roles of tensors that eager code may have saved for a backward of its own
+#: roles of tensors that eager code may have saved for its own backward
 _SEEN = ("parameter", "buffer", "input", "constant")
 
 
 class Plan:
-    """Runs one compiled trace. dynamic: what varies in its calls; size: what it was in the last one."""
+    """Runs one compiled trace. dynamic: its dynamic dimensions; size: their value in the last call."""
 
     def __init__(self, trace: Trace, compiled: Compiled, dynamic: Dynamic | None = None) -> None:
         self.trace, self.compiled, self.dynamic = trace, compiled, dynamic
@@ -47,7 +47,7 @@ class Plan:
         self.given: ArgumentGuard | None = None
         self.arguments: list[Any] = [i.tensor for i in trace.inputs]
         self.wholes = self._wholes()
-        if self.wholes:  # the mesh that they lie on
+        if self.wholes:  # their mesh
             axes = trace.shared_axes
             self.shared = trace.mesh if len(axes) == trace.mesh.ndim else trace.mesh[axes]
         self.input_slots = [
@@ -68,7 +68,7 @@ class Plan:
         self.single = len(trace.out_leaves) == 1 and spec is not None and spec.is_leaf()
 
     def _wholes(self) -> dict[int, tuple[tuple[str, ...], tuple[int, ...]]]:
-        """By result of `build()` its sharding and whole shape, of a trace of global tensors."""
+        """For each result of `build()` of a trace of global tensors, its sharding and global shape."""
         found: dict[int, tuple[tuple[str, ...], tuple[int, ...]]] = {}
         for n, (out, sharding) in enumerate(zip(self.trace.outputs, self.compiled.shardings)):
             if out.alias is None and sharding is not None:
@@ -78,13 +78,13 @@ class Plan:
         return found
 
     def _joined_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Of a result of a micro-batch, the shape that a call returns."""
+        """The shape that a call returns for a result of a micro-batch."""
         count = self.trace.micro_batches
         first = shape[:1] or ((1,) if self.trace.stacked else ())
         return (*(count * rows for rows in first), *shape[1:])
 
     def _take_places(self) -> None:
-        """Remember the real tensors and where they are."""
+        """Record the real tensors and their addresses."""
         self.fixed = [
             t
             for t, i in zip(self.arguments, self.trace.inputs)
@@ -97,14 +97,15 @@ class Plan:
         self.looked = False
 
     def first_change(self, leaves: Sequence[Any]) -> str | None:
-        """What is not as it was for this program, in words: Python state, or what stands at a call's tensors."""
+        """The first difference to the state for which the program was compiled, as text: Python state, or attributes
+        of a call's tensors."""
         found = None if self.guard is None else self.guard.first_change()
         if found is None and self.given is not None:
             found = self.given.first_change(leaves)
         return found
 
     def refresh(self) -> bool:
-        """Bring changed hyperparameters into the arguments. False: trace anew."""
+        """Copy changed hyperparameters into the arguments. False: trace again."""
         python, trace = self.python, self.trace
         if not python.bound() and not self._rebind():
             return False
@@ -120,14 +121,14 @@ class Plan:
         return self.memory is not None or not self._joined()
 
     def _look(self) -> None:
-        """See where the real tensors are."""
+        """Update the addresses of the real tensors."""
         places = addresses_of(self.placed)
         if places != self.places:
             self.places, self.memory = places, None
         self.looked = True
 
     def _joined(self) -> bool:
-        """Whether one that the program updates has come to lie in the memory of another (`p.data = …`, `set_`)."""
+        """Whether a tensor that the program updates has come to share memory with another (`p.data = …`, `set_`)."""
         inputs, views = self.trace.inputs, {id(view.tensor) for view in self.trace.views}
         tensors = {
             n: tensor
@@ -139,13 +140,13 @@ class Plan:
         return any(inputs[a].tensor is not inputs[b].tensor for a, b in found)
 
     def _rebind(self) -> bool:
-        """Take the dicts and tensors that `load_state_dict` put into the optimizers."""
+        """Use the dicts and tensors that `load_state_dict` put into the optimizers."""
         if not self.python.locate() or not self.python.fits():
             return False
         found: dict[int, Any] = {}
         for slot in self.python.slots:
             position, tensor = self.positions[slot.value], slot.read()
-            if found.setdefault(position, tensor) is not tensor:  # were one tensor
+            if found.setdefault(position, tensor) is not tensor:  # they were one tensor before
                 return False
         for position, tensor in found.items():
             if isinstance(tensor, torch.Tensor):
@@ -162,10 +163,12 @@ class Plan:
         return True
 
     def run(self, leaves: Sequence[Any], state: Any) -> Any:
-        """Run the program on one call's leaves, and give its results in the author's structure.
+        """Run the program on one call's leaves, and return its results in the author's structure.
 
-        Updated arguments are written in place; what failed a check is raised with the author's line.
-        leaves: tensors and numbers of the call in the order of its `BoundCall`.
+        Updated arguments are written in place. A failed check is raised with the author's line.
+
+        Args:
+            leaves: tensors and numbers of the call in the order of its `BoundCall`.
         """
         arguments = Placed(self.arguments)
         for position, leaf in self.input_slots:
@@ -219,8 +222,8 @@ class Plan:
         return self.results(results)
 
     def blank_results(self, leaves: Sequence[Any]) -> Any:
-        """What a call with these leaves returns, with zeros for its tensors; of a graph of global tensors, each rank's
-        part."""
+        """The results of a call with these leaves, with zeros as elements; of a graph of global tensors, each rank's
+        shard."""
         trace = self.trace
         if self.dynamic is not None:
             trace = with_size(trace, step_of(self.dynamic, leaves))
@@ -233,7 +236,7 @@ class Plan:
         return unflatten(trace, found)
 
     def _ran(self, updated: list[torch.Tensor], seeds: Any) -> None:
-        """What follows a run. Given up in the middle, it can be done again."""
+        """Commit a run. It can be repeated if it is interrupted."""
         if updated:
             increment_version(updated)
         if seeds is not None:
@@ -242,7 +245,7 @@ class Plan:
             self.python.write()
 
     def results(self, results: Sequence[torch.Tensor]) -> Any:
-        """What `build()` returned; of a graph of global tensors, global ones."""
+        """The results of `build()`; of a graph of global tensors, global ones."""
         if self.wholes:
             results = list(results)
             for n, (sharding, shape) in self.wholes.items():

@@ -1,8 +1,8 @@
-"""Before the first run of a training step, its ranks compare what they would do besides collectives.
+"""Before the first run of a training step, its ranks compare the parts of the step that must agree.
 
-Ranks with copies or pieces of the same parameters update them alike: the hyperparameters of their optimizers are the
-same. Ranks of a pipeline, and of global tensors, share one program, of which each runs a part: they have traced the
-same ops. Data-parallel ranks may compute losses of their own.
+Ranks with copies or shards of the same parameters make the same updates, so the hyperparameters of their optimizers
+must be equal. Ranks of a pipeline, and of global tensors, share one program, of which each runs a part, so they must
+have traced the same ops. Data-parallel ranks may compute different losses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gflow.tracing.data.trace import Trace
 
 
 def compare_step(trace: Trace) -> None:
-    """Compare a step with those of the other ranks; all of them call it before they run it.
+    """Compare a step with those of the other ranks; all of them must call this before they run it.
 
     Raises:
         DisagreementError: another rank has other hyperparameters, or has traced another program.
@@ -38,7 +38,7 @@ def compare_step(trace: Trace) -> None:
 
 
 def _groups(trace: Trace) -> Iterator[tuple[Any, str, bool]]:
-    """The groups of ranks that update the same parameters, how messages call them, and whether they share one
+    """The groups of ranks that update the same parameters, their names in messages, and whether they share one
     program."""
     if trace.stages is not None:
         yield dist.group.WORLD, "in the pipeline", True
@@ -52,7 +52,7 @@ def _groups(trace: Trace) -> Iterator[tuple[Any, str, bool]]:
 
 
 def _hyperparameters(trace: Trace) -> Iterator[str]:
-    """Of each parameter group with a parameter that other ranks have, too; a line each."""
+    """The hyperparameters of each parameter group with a parameter that other ranks also have, one line each."""
     ids = {id(i.tensor) for i in trace.inputs if i.value in trace.copied}
     every = trace.stages is not None or trace.mesh is not None
     for number, step in enumerate(trace.steps):
@@ -75,8 +75,8 @@ def _plain(value: Any) -> Any:
 
 
 def _ops(trace: Trace) -> Iterator[str]:
-    """The ops of each phase of each module: how many, and their digest. Values are numbered as they come, and groups
-    are axes."""
+    """The number of ops of each phase of each module, and their digest. Values are numbered in order, and groups are
+    replaced by axes."""
     numbers: dict[str, str] = {}
 
     def number(found: re.Match[str]) -> str:

@@ -8,10 +8,10 @@ from .location import here
 
 
 def count(name: str, value: object, least: int = 1) -> int:
-    """A whole number from `least` on.
+    """The value as an integer.
 
     Raises:
-        GraphError: it is none.
+        GraphError: it is no integer, or less than `least`.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         call = name if name.endswith(")") else f"{name}()"
@@ -20,9 +20,10 @@ def count(name: str, value: object, least: int = 1) -> int:
 
 
 def flag(name: str, mode: object) -> bool:
-    """
+    """The value as a bool.
+
     Raises:
-        GraphError: `mode` is no bool.
+        GraphError: it is no bool.
     """
     if not isinstance(mode, bool):
         raise GraphError(f"{here()}: {name}() takes True or False; got {mode!r}")

@@ -1,7 +1,7 @@
-"""Python's cyclic garbage collector, out of the way of compilation.
+"""Pauses Python's cyclic garbage collector during compilation.
 
-Tracing and compiling make many small objects and few cycles. The collector would walk all that is
-alive, the libraries' own objects too, again and again: a twentieth of a first call.
+Tracing and compiling create many small objects and few cycles. The collector would repeatedly walk all live objects,
+including those of libraries, which takes a twentieth of a first call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Leave cyclic garbage alone until the end, if the collector is on."""
+    """Pause the cyclic garbage collector within, if it is on."""
     if not gc.isenabled():
         yield
         return

@@ -17,7 +17,7 @@ _LEVELS = range(-1, 4)
 
 @record
 class DebugSettings:
-    """See `debug_settings`."""
+    """What is printed; the fields are the parameters of `debug_settings`."""
 
     v_level: int = 0
     max_py_stack_depth: int = 2
@@ -26,12 +26,12 @@ class DebugSettings:
 
     @property
     def stack(self) -> bool:
-        """Whether ops are printed with where they come from."""
+        """Whether ops are printed with their Python stack."""
         return self.v_level >= 3 or (self.v_level >= 2 and self.op_repr_with_py_stack)
 
     @property
     def listed_stack(self) -> bool:
-        """Whether `print(graph)` shows where ops come from."""
+        """Whether `print(graph)` shows the Python stack of ops."""
         return self.v_level >= 3 or self.op_repr_with_py_stack
 
 
@@ -43,17 +43,17 @@ def debug_settings(
     only_user_py_stack: bool = True,
     op_repr_with_py_stack: bool = False,
 ) -> DebugSettings | None:
-    """What to print on this process; None: nothing.
+    """What to print on this process; None for nothing.
 
     Args:
         v_level: the level, 0 to 3; -1 turns printing off.
         ranks: the processes that print: None for the first only, -1 for all, a number or several.
-        max_py_stack_depth: the most lines of Python that are shown of an op.
-        only_user_py_stack: leave out lines inside of PyTorch, gflow and the standard library.
+        max_py_stack_depth: the maximal number of Python lines that are shown for an op.
+        only_user_py_stack: omit lines inside of PyTorch, gflow and the standard library.
         op_repr_with_py_stack: show these lines at level 2, too, and at any level in `print(graph)`.
 
     Raises:
-        GraphError: an argument is not one of these.
+        GraphError: an argument is invalid.
     """
     for name, value, good in (
         ("v_level", v_level, _whole(v_level) and v_level in _LEVELS),
@@ -81,7 +81,7 @@ def _whole(value: object) -> bool:
 
 
 def _rank() -> int:
-    """The number of this process among those that train together."""
+    """The rank of this process among those that train together."""
     distributed = torch.distributed
     return (
         distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0

@@ -1,5 +1,5 @@
-"""Source locations of recorded ops: user frame, module path, and the forward op that a
-backward op comes from (by the autograd node's sequence number)."""
+"""Source locations of recorded ops: user frame, module path, and the forward op that a backward op belongs to (by the
+autograd node's sequence number)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from .wrappers import check_module
 
 
 def _folder(package: str) -> Path:
-    """Where a package lies, links followed file by file (installers may link each file); it is not imported."""
+    """The folder of a package, without importing it. Symbolic links are resolved for a file in it, since installers
+    may link each file."""
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.origin is not None
     return Path(spec.origin).resolve().parent
 
 
-#: in a checkout, gflow's folders lie beside each other
+#: in a checkout, gflow's folders are siblings
 _OWN_DIRS = tuple(
     str(_folder(package)) + os.sep
     for package in ("gflow", "gflow.compiler", "gflow.dialects", "gflow.runtime")
 )
 _PYTORCH = str(_folder("torch")) + os.sep
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).resolve().parent) + os.sep
-#: where most files are found, before links are followed
+#: prefixes that classify most files without resolving links
 _PYTORCH_AS_IMPORTED = str(Path(torch.__file__).parent) + os.sep
 _STANDARD_LIBRARY_AS_IMPORTED = str(Path(contextlib.__file__).parent) + os.sep
 _INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
@@ -49,7 +50,7 @@ _resolved_folder = cache(os.path.realpath)
 
 
 def _resolved(file: str) -> str:
-    """A file's path without links; those of its folder are followed once for all of its files."""
+    """A file's path with symbolic links resolved; those of its folder are resolved once for all of its files."""
     if os.path.islink(file):  # noqa: PTH114  # of each module of a process: a Path takes three times as long
         return os.path.realpath(file)
     folder, name = os.path.split(file)
@@ -57,10 +58,10 @@ def _resolved(file: str) -> str:
 
 
 def owner_of(file: str) -> str:
-    """Whose code a file has: "gflow", "torch", "standard" (Python's library) or "user", everybody else's."""
+    """The owner of a file's code: "gflow", "torch", "standard" (Python's library) or "user" (all others)."""
     owner = _owners.get(file)
     if owner is None:
-        # most modules of a process are PyTorch's and Python's: following the links of each would take 0.2 s of a call
+        # most modules of a process are PyTorch's and Python's: resolving the links of each would take 0.2 s of a call
         known = file.startswith(_PYTORCH_AS_IMPORTED) or (
             file.startswith(_STANDARD_LIBRARY_AS_IMPORTED) and not is_installed(file)
         )
@@ -103,13 +104,13 @@ def user_frame(depth: int = 1) -> tuple[str, int]:
 
 
 def here() -> str:
-    """`file:line` of the innermost frame outside torch and gflow, as errors begin."""
+    """`file:line` of the innermost frame outside torch and gflow, for the beginning of errors."""
     file, line = user_frame(2)
     return f"{file}:{line}"
 
 
 def user_line(error: BaseException) -> str:
-    """`file:line: ` of the innermost user frame that `error` came through, or nothing."""
+    """`file:line: ` of the innermost user frame in the traceback of `error`; "" if there is none."""
     found = ""
     trace = error.__traceback__
     while trace is not None:
@@ -124,15 +125,16 @@ _added: WeakKeyDictionary[torch.optim.Optimizer, tuple[str, int]] = WeakKeyDicti
 
 
 def optimizer_added(optimizer: torch.optim.Optimizer) -> None:
-    """The user adds an optimizer to a graph: its ops come from this line."""
+    """Record the line that adds an optimizer to a graph, as the location of its ops."""
     _added[optimizer] = user_frame(2)
 
 
 class Locator:
-    """Answers "where does the op being dispatched come from?" while a trace is recorded.
+    """The location of the op that is being dispatched, while a trace is recorded.
 
-    outside: the functions that call `build()` and optimizers; lines of Python around them are not where
-        an op comes from. Ops that no user code runs inside of it come from `home`.
+    Args:
+        outside: code of the functions that call `build()` and optimizers. Their callers are not locations of ops; an
+            op without user code inside of them has the location `home`.
     """
 
     def __init__(self, module_names: Mapping[int, str], outside: Collection[CodeType] = ()) -> None:
@@ -156,7 +158,7 @@ class Locator:
 
     @contextlib.contextmanager
     def at_home(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        """Ops that no user code runs come from where `optimizer` was added."""
+        """Within, ops without user code have the location where `optimizer` was added."""
         before = self.home
         self.home = _added.get(optimizer, before)
         try:
@@ -175,13 +177,13 @@ class Locator:
         return self.home
 
     def module_of(self, error: BaseException) -> str:
-        """`, in module 'model.1' (Linear)`: the innermost module that an error came through; nothing without one."""
+        """`, in module 'model.1' (Linear)`: the innermost module in the traceback of an error; "" if there is none."""
         failed, name = self._failed
         self._failed = (None, "")
         return f", in module {name}" if failed is error else ""
 
     def here(self) -> SourceLoc:
-        """The location of the op being dispatched now."""
+        """The location of the op that is being dispatched."""
         if self.optimizer:
             file, line = self._user_line()
             return self._loc(file, line, self.stack[-1], "optimizer")
@@ -208,8 +210,12 @@ class Locator:
         checkpointed: Callable[[torch.nn.Module], bool] = lambda module: False,
         instead: Callable[[torch.nn.Module], torch.nn.Module | None] = lambda module: None,
     ) -> Iterator[None]:
-        """Keep the path of the module that runs, and the marked calls that it is in, by a patched
-        `Module.__call__`. instead: what is called in a module's place, if anything."""
+        """Track the path of the module that runs, and the marked calls that contain it, by a patched
+        `Module.__call__`.
+
+        Args:
+            instead: gives the module to call instead of another one; None for the module itself.
+        """
         original = torch.nn.Module.__call__
         names, stack, scopes = self.module_names, self.stack, self.scopes
         watcher = self.watcher

@@ -1,8 +1,8 @@
 """Hooks of saved tensors (`torch.autograd.graph.saved_tensors_hooks`) around a call.
 
-They are called with the tensors that eager mode keeps for its backward, and may give it others. A compiled program
-keeps other tensors. PyTorch's own hooks (`save_on_cpu`, `torch.utils.checkpoint`) give back what they were called
-with, so they may act on those of a program.
+Such hooks receive the tensors that eager mode saves for its backward, and may replace them. A compiled program saves
+other tensors. PyTorch's own hooks (`save_on_cpu`, `torch.utils.checkpoint`) return the values that they received, so
+they may run on the tensors of a program.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _top = torch._C._autograd._top_saved_tensors_default_hooks
 _pop = torch._C._autograd._pop_saved_tensors_default_hooks
 _push = torch._C._autograd._push_saved_tensors_default_hooks
 
-#: what is said of a function that runs in eager mode
+#: the warning for a function that runs in eager mode
 IN_EAGER = (
     "runs in eager mode within torch.autograd.graph.saved_tensors_hooks, whose functions see the tensors that eager "
     "mode keeps; with those of PyTorch (save_on_cpu, checkpoint) it runs compiled"
@@ -31,13 +31,13 @@ IN_EAGER = (
 
 
 def may_change_values() -> bool:
-    """Whether one of the hooks that apply now is none of PyTorch's."""
+    """Whether one of the active hooks is not PyTorch's."""
     hooks = _top(True)
     return hooks is not None and any(_code_of(h) not in _pytorchs() for h in hooks)
 
 
 def _code_of(hook: Any) -> CodeType | None:
-    """A hook's code, which tells whose it is: its name and module can be set by anybody."""
+    """The code of a hook. It identifies PyTorch's hooks, since anybody can set a name and a module."""
     if getattr(hook, "__globals__", {}).get("__name__") == "torch._dynamo.eval_frame":
         hook = getattr(hook, "_torchdynamo_orig_callable", hook)  # of `torch._dynamo.disable`
     return getattr(hook, "__code__", None)
@@ -57,7 +57,7 @@ def _pytorchs() -> frozenset[CodeType]:
 
 @contextlib.contextmanager
 def without_outer_hooks() -> Iterator[None]:
-    """Within, hooks that are set around it don't apply."""
+    """Within, hooks that were set outside are inactive."""
     outer = []
     while (hooks := _top(False)) is not None:
         outer.append(hooks)
@@ -70,8 +70,8 @@ def without_outer_hooks() -> Iterator[None]:
 
 
 def eager_within_hooks(module: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run`, a compiled graph of TorchDynamo. AOTAutograd keeps what eager mode does not, so a call with gradients
-    within hooks that may change values runs as in eager mode."""
+    """`run`, a compiled graph of TorchDynamo, with a check of each call: within hooks that may change values, a call
+    with gradients runs as in eager mode, since AOTAutograd saves other tensors."""
     said = False
 
     def call(*args: Any) -> Any:

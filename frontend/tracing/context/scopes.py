@@ -1,8 +1,8 @@
-"""Calls of modules whose activations are recomputed, while a graph is traced.
+"""Calls of modules with recomputation, while a graph is traced.
 
-Every op records which of them it is part of. `torch.utils.checkpoint` means the same for the
-function that it is given, so inside `build()` it only marks what that function runs: the graph's own
-pass replays it, with the same random numbers.
+Every op records the marked calls that contain it. `torch.utils.checkpoint` has the same meaning for the function that
+it receives, so inside `build()` it only marks the ops of that function. A pass of the graph recomputes them, with the
+same random numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Scopes = tuple[str, ...]
 
 
 class ScopeStack:
-    """The marked calls that run now, outermost first; each has a name of its own."""
+    """The marked calls that are running, outermost first; each has a unique name."""
 
     def __init__(self) -> None:
         self.current: Scopes = ()
@@ -40,12 +40,13 @@ class ScopeStack:
 
 @contextlib.contextmanager
 def checkpoint_calls(scopes: ScopeStack, module: Callable[[], str]) -> Iterator[None]:
-    """Let `torch.utils.checkpoint.checkpoint` mark what it runs.
+    """Let `torch.utils.checkpoint.checkpoint` mark the ops of its function.
 
-    Both of its forms end in a name of its module that is looked up at every call, so it does not
-    matter who holds a reference to the function itself.
+    Both of its forms call a function that is looked up in their module at every call, so replacing that function also
+    affects code that holds a reference to `checkpoint`.
 
-    module: the path of the module that runs now.
+    Args:
+        module: the path of the module that is running.
     """
 
     def name() -> str:

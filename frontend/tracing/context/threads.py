@@ -1,7 +1,7 @@
-"""Names of other libraries that mean something else in one thread for a while.
+"""Replaces names of other libraries in one thread for a while.
 
-PyTorch looks some functions up in its modules and classes at every call. While a graph is traced, some of them do
-something else, in the thread that traces only: every other thread gets the original, and at the end all do.
+PyTorch looks some functions up in its modules and classes at every call. While a graph is traced, some of them are
+replaced in the thread that traces. Other threads get the original, and afterwards all threads do.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-#: what is replaced now: (owner, name, the original or _MISSING, the replacement), the oldest first
+#: active replacements: (owner, name, the original or _MISSING, the replacement), the oldest first
 _active: list[tuple[Any, str, Any, Any]] = []
 _MISSING = object()
-#: the name of threads of gflow's own that run beside a trace and import nothing
+#: the name of gflow's own threads, which run concurrently with a trace and import nothing
 BESIDE = "gflow: progress"
 
 
 def here_only(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is `other` in the thread that makes it, and `original` in all others.
+    """A function that calls `other` in the thread that creates it, and `original` in all others.
 
-    It is `original` everywhere once `replaced` took it back: a module that was imported meanwhile may have kept it,
-    as `from torch.compiler import is_compiling` does.
+    It calls `original` everywhere once `replaced` has ended: a module that was imported meanwhile may have kept it
+    (`from torch.compiler import is_compiling`).
     """
     owner, thread = threading.get_ident(), threading.get_ident
 
@@ -31,14 +31,14 @@ def here_only(original: Callable[..., Any], other: Callable[..., Any]) -> Callab
         return (other if applies else original)(*args, **kwargs)
 
     call._over = False  # type: ignore[attr-defined]
-    # TorchDynamo, which runs in other threads, reads this for a function to look into in place of the wrapper
+    # TorchDynamo, which may run in other threads, inlines this function instead of the wrapper
     call._torchdynamo_inline = original  # type: ignore[attr-defined]
     return call
 
 
 @contextlib.contextmanager
 def replaced(*names: tuple[Any, str, Any]) -> Iterator[None]:
-    """Give names of modules or classes, (owner, name, value), other values, and take them back at the end.
+    """Within, names of modules or classes, as (owner, name, value), have other values; afterwards they are restored.
 
     A name that an owner only inherits is deleted again.
     """
@@ -63,13 +63,13 @@ def replaced(*names: tuple[Any, str, Any]) -> Iterator[None]:
         try:
             put_back()
         finally:
-            put_back()  # once more: an interrupt may have ended the first
+            put_back()  # repeated, since an interrupt may have ended the first attempt
 
 
 @contextlib.contextmanager
 def originals() -> Iterator[None]:
-    """The names that are replaced now have their original values within, for code that reads them once and keeps
-    what it finds: the import of a library, or tables of functions. A replacement that ended within stays away."""
+    """Within, all names that are replaced have their original values, for code that reads them once and keeps them:
+    the import of a library, or tables of functions. A replacement that ends within is not restored afterwards."""
     entries = list(_active)
     try:
         for owner, name, original, _ in reversed(entries):

@@ -1,4 +1,4 @@
-"""Warnings of PyTorch's Python code, while a graph is traced, at the line of the author's that they are about."""
+"""Reports warnings of PyTorch's Python code at the author's line, while a graph is traced."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .threads import here_only, replaced
 
 @contextlib.contextmanager
 def warnings_at_user_lines() -> Iterator[None]:
-    """While active, `warnings.warn` that library code calls points at the innermost line of the author's."""
+    """Within, `warnings.warn` of library code reports the innermost line of the author's."""
     original = warnings.warn
 
     def warn(
         message: Any, category: Any = None, stacklevel: int = 1, *rest: Any, **more: Any
     ) -> None:
-        caller: FrameType | None = sys._getframe(2)  # behind the wrapper that asks for the thread
+        caller: FrameType | None = sys._getframe(2)  # above the wrapper that checks the thread
         frame = caller
         while frame is not None and not is_user_code(frame.f_code):
             frame = frame.f_back

@@ -1,4 +1,4 @@
-"""What happens while a graph is built, for whoever wants to know of it: `Watcher`."""
+"""Events while a graph is built, for observers: `Watcher`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @record
 class TensorInfo:
-    """All of a tensor but its values. lazy: it has none, it stands for a value of the graph."""
+    """The metadata of a tensor. lazy: whether it represents a value of the graph, and has no data."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -40,14 +40,14 @@ class TensorInfo:
 
 
 def tensor_info(tensor: torch.Tensor, lazy: bool = False) -> TensorInfo:
-    """What a tensor is like."""
+    """The metadata of a tensor."""
     grad = tensor.requires_grad and not lazy
     shape = tuple(map(_size, tensor.shape))
     return TensorInfo(shape, tensor.dtype, tensor.device, grad, lazy)
 
 
 def _size(size: Any) -> Any:
-    """A size; of one that varies in the graph, its formula."""
+    """A size as text; the formula of a dynamic size."""
     if not isinstance(size, torch.SymInt):
         return size
     concrete = getattr(getattr(size.node, "shape_env", None), "concrete", None)
@@ -58,22 +58,22 @@ Infos = Sequence[TensorInfo]
 
 
 def infos(*values: Any, lazy: bool = True) -> Infos:
-    """The tensors in nested values."""
+    """The metadata of the tensors in nested values."""
     leaves = tree_flatten(values)[0]
-    # modes of a trace would be called for each attribute of each tensor
+    # otherwise the modes of a trace would be called for each attribute of each tensor
     with torch._C.DisableTorchFunction():
         return [tensor_info(leaf, lazy) for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 class Watcher:
-    """Is told of what happens while a graph is built; this one listens to nothing."""
+    """An observer of the build of a graph; the methods of this base class do nothing."""
 
     def phase(self, name: str, detail: str = "") -> None:
-        """A phase begins, and the one before ends: "trace", "first step", "lower", "passes" (each
-        with its name), "codegen", or "cache" in place of these two, "JIT"."""
+        """A phase begins, and the previous one ends: "trace", "first step", "lower", "passes" (each with its name),
+        "codegen", or "cache" instead of these two, "JIT"."""
 
     def argument(self, given: TraceInput) -> None:
-        """An argument of the program: an input of the graph, a parameter, …"""
+        """An argument of the program was found: an input of the graph, a parameter, …"""
 
     def module_begins(self, path: str, module: torch.nn.Module, inputs: Infos) -> None:
         """A module is called with these tensors."""
@@ -89,38 +89,38 @@ class Watcher:
 
 
 class Watchers(Watcher):
-    """Tells several."""
+    """Forwards events to several observers."""
 
     def __init__(self, watchers: Sequence[Watcher]) -> None:
         self.watchers = watchers
 
     def phase(self, name: str, detail: str = "") -> None:
-        """Tell all."""
+        """Forward the event."""
         for watcher in self.watchers:
             watcher.phase(name, detail)
 
     def argument(self, given: TraceInput) -> None:
-        """Tell all."""
+        """Forward the event."""
         for watcher in self.watchers:
             watcher.argument(given)
 
     def module_begins(self, path: str, module: torch.nn.Module, inputs: Infos) -> None:
-        """Tell all."""
+        """Forward the event."""
         for watcher in self.watchers:
             watcher.module_begins(path, module, inputs)
 
     def module_ends(self, path: str, module: torch.nn.Module, outputs: Infos) -> None:
-        """Tell all."""
+        """Forward the event."""
         for watcher in self.watchers:
             watcher.module_ends(path, module, outputs)
 
     def op(self, op: TraceOp) -> None:
-        """Tell all."""
+        """Forward the event."""
         for watcher in self.watchers:
             watcher.op(op)
 
     def traced(self, trace: Trace) -> None:
-        """Tell all."""
+        """Forward the event."""
         for watcher in self.watchers:
             watcher.traced(trace)
 
@@ -130,18 +130,18 @@ _NOBODY = Watcher()
 
 
 def current() -> Watcher:
-    """Who watches the graph that is being built."""
+    """The observer of the graph that is being built."""
     return _current.get() or _NOBODY
 
 
 def is_watched() -> bool:
-    """Whether a graph is being built."""
+    """Whether a graph is being built, and observed."""
     return _current.get() is not None
 
 
 @contextmanager
 def watched_by(watcher: Watcher) -> Iterator[None]:
-    """Tell `watcher` of what is built inside."""
+    """Within, `watcher` gets the events of builds."""
     token = _current.set(watcher)
     try:
         yield

@@ -1,6 +1,6 @@
-"""Calls by which Python code asks for what is different at each call: the time, random numbers, files, the state of
-PyTorch's generator, of which a trace would hold one outcome for ever; and calls that print, which it would not
-repeat."""
+"""Detects calls by which Python code reads a value that differs at each call: the time, random numbers, files, the
+state of PyTorch's generator. A trace would keep one value for all calls. Calls that print are detected as well, since
+a program does not repeat them."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from .location import here, is_installed, owner_of, user_frame
 from .threads import here_only, replaced
 
 Kind = Literal["time", "random", "state", "file", "output"]
-#: what `watched_calls` tells: the name of a function that is called, and what it answers
+#: the callback of `watched_calls`: gets the name of the called function, and the kind of its value
 Met = Callable[[str, Kind], None]
 
 _TIMES = (
     "time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time",
     "process_time_ns", "thread_time", "thread_time_ns", "clock_gettime", "clock_gettime_ns",
 )  # fmt: skip
-#: methods of classes of `datetime` that answer with the time
+#: methods of classes of `datetime` that return the time
 _NOW: dict[type, tuple[str, ...]] = {
     datetime.datetime: ("now", "utcnow", "today"),
     datetime.date: ("today",),
 }
-#: methods of generators that draw nothing
+#: methods of generators that draw no random number
 _STATE = {"seed", "getstate", "setstate", "get_state", "set_state"}
-#: modules of the standard library that read files or numbers for purposes of their own
+#: modules of the standard library that read files or random numbers internally
 _FOR_THEMSELVES = {
     "ctypes", "encodings", "gettext", "importlib", "inspect", "linecache", "locale", "logging", "multiprocessing",
     "pkgutil", "platform", "pydoc", "sysconfig", "tempfile", "threading", "tokenize", "traceback", "unittest",
@@ -53,13 +53,14 @@ _FOR_THEMSELVES = {
 
 
 _LOGGING = logging.Logger.handle.__code__.co_filename
-#: lines that were told to print once
-_told: dict[Any, Any] = {}
+#: the registry of warnings that are issued once for each line
+_warned: dict[Any, Any] = {}
 
 
 @record
 class _Watched:
-    """A function that is watched. through: also where the author's code calls it by the standard library."""
+    """A function that is watched. through: whether calls of it by the standard library on behalf of the author's code
+    count."""
 
     module: ModuleType
     name: str
@@ -94,7 +95,7 @@ def _functions() -> list[_Watched]:
 
 
 def _drawing(module: Any) -> Iterator[tuple[str, Any]]:
-    """The functions of a module that draw from its own generator."""
+    """The functions of a module that draw from its global generator."""
     for name, value in vars(module).items():
         holder = type(getattr(value, "__self__", None)).__name__
         if holder in ("Random", "RandomState") and not name.startswith("_") and name not in _STATE:
@@ -102,7 +103,7 @@ def _drawing(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 class _Clock:
-    """Stands for a class of `datetime`, and tells of its methods that answer with the time."""
+    """Replaces a class of `datetime`, and reports calls of its methods that return the time."""
 
     def __init__(self, real: type, met: Callable[[str], None]) -> None:
         self._real, self._met = real, met
@@ -139,10 +140,14 @@ class _Clock:
 
 @contextlib.contextmanager
 def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
-    """While active, `met` gets the name of each function that this thread's own code calls for the time, a random
-    number, a file or the state of PyTorch's generator, and by which code that is not installed prints. importers: the
-    globals of modules that may have imported such functions by name; those of modules that are not installed are
-    looked at, too."""
+    """While active, report calls of watched functions by this thread's user code.
+
+    Args:
+        met: gets the name and the kind of each call for the time, a random number, a file or the state of PyTorch's
+            generator. Calls that print are reported only for code that is not installed.
+        importers: globals of modules that may have imported such functions by name. Those of modules that are not
+            installed are always searched.
+    """
     thread = threading.get_ident()
 
     def asked(what: str, kind: Kind, through: bool, frame: FrameType) -> None:
@@ -151,7 +156,7 @@ def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterato
             met(what, kind)
 
     def handle(logger: logging.Logger, record: logging.LogRecord) -> None:
-        frame = sys._getframe(2)  # behind the wrapper that asks for the thread
+        frame = sys._getframe(2)  # above the wrapper that checks the thread
         while frame.f_code.co_filename == _LOGGING and frame.f_back is not None:
             frame = frame.f_back
         asked(f"the logger {logger.name}", "output", False, frame)
@@ -171,7 +176,7 @@ def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterato
         stand_ins[id(real)] = _Clock(
             real, lambda name: asked(name, "time", False, sys._getframe(2))
         )
-    # a module may have a function by other names, too: `random` calls `os.urandom` by one of its own
+    # a module may have a function under other names: `random` has a name of its own for `os.urandom`
     holders = [*(vars(w.module) for w in found), vars(datetime), vars(io), *importers, *_own()]
     places: list[tuple[dict[str, Any], str, Any]] = []
     for names in {id(n): n for n in holders}.values():
@@ -193,13 +198,13 @@ def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterato
         try:
             put_back()
         finally:
-            put_back()  # once more: an interrupt may have ended the first
+            put_back()  # repeated, since an interrupt may have ended the first attempt
 
 
 def _streams(
     asked: Callable[[str, Kind, bool, FrameType], None],
 ) -> Iterator[tuple[Any, str, Any]]:
-    """What `write` of the standard streams is replaced by, to tell of calls of it."""
+    """Replacements of `write` of the standard streams that report calls, as arguments of `replaced`."""
     streams: dict[str, Any] = {"sys.__stdout__": sys.__stdout__, "sys.__stderr__": sys.__stderr__}
     streams |= {"sys.stdout": sys.stdout, "sys.stderr": sys.stderr}
     for name, stream in {id(s): (n, s) for n, s in streams.items() if s is not None}.values():
@@ -208,14 +213,14 @@ def _streams(
         original = stream.write
 
         def write(*args: Any, of: str = f"{name}.write()", to: Any = original) -> Any:
-            asked(of, "output", False, sys._getframe(2))  # behind the wrapper for the thread
+            asked(of, "output", False, sys._getframe(2))  # above the wrapper that checks the thread
             return to(*args)
 
         yield stream, "write", here_only(original, write)
 
 
 def _is_asked_by_user(frame: FrameType | None, through: bool) -> bool:
-    """Whether the author's code asks, and not a module that it imports."""
+    """Whether the call comes from user code, and not from the import of a module."""
     while frame is not None and (owner := owner_of(frame.f_code.co_filename)) != "user":
         module = str(frame.f_globals.get("__name__")).partition(".")[0]
         if not through or owner != "standard" or module in _FOR_THEMSELVES:
@@ -230,7 +235,7 @@ def _is_asked_by_user(frame: FrameType | None, through: bool) -> bool:
 
 
 def _own() -> Iterator[dict[str, Any]]:
-    """The globals of modules that are the author's own: those that are not installed."""
+    """The globals of user modules: those that are not installed."""
     for name, module in list(sys.modules.items()):
         known = _OWN.get(name)
         if known is None or known[0]() is not module:
@@ -241,27 +246,32 @@ def _own() -> Iterator[dict[str, Any]]:
             yield vars(module)
 
 
-#: names in sys.modules → the module, and whether it is the author's own: thousands are asked about at each first call
+#: names in sys.modules → the module, and whether it is a user module; thousands are looked up at each first call
 _OWN: dict[str, tuple[weakref.ref[ModuleType], bool]] = {}
 
 
 def _is_own(file: object) -> bool:
-    """Whether a file is the author's own."""
+    """Whether a file is user code that is not installed."""
     return isinstance(file, str) and not is_installed(file) and owner_of(file) == "user"
 
 
 def warn_once(text: str) -> None:
     """Warn at the author's line, once for each line and text."""
-    warnings.warn_explicit(text, UserWarning, *user_frame(2), registry=_told)
+    warnings.warn_explicit(text, UserWarning, *user_frame(2), registry=_warned)
 
 
 def asked_by_build(graph: str, keeps_state: bool) -> Met:
-    """What `watched_calls` calls while the `build()` of a graph runs: random numbers and the state of PyTorch's
-    generator are errors, the time, files and what is printed are told. keeps_state: whether the program is one of a
-    function that can run in pieces (`gflow.compile`): all of them are errors, so that it does.
+    """The callback of `watched_calls` for the time in which the `build()` of a graph runs.
+
+    Random numbers and the state of PyTorch's generator are errors; for the time, files and printing it warns.
+
+    Args:
+        graph: the name of the graph.
+        keeps_state: whether the function can run in pieces (`gflow.compile`). Then all of them are errors, so that it
+            does.
 
     Raises:
-        GraphTraceError: (the function) for a random number or the state.
+        GraphTraceError: raised by the callback.
     """
 
     def met(name: str, kind: Kind) -> None:
@@ -297,7 +307,7 @@ def asked_by_build(graph: str, keeps_state: bool) -> Met:
 
 
 def globals_of(objects: Iterable[Any]) -> list[dict[str, Any]]:
-    """The globals of the modules that define functions, or the classes of objects; without PyTorch's."""
+    """The globals of the modules that define these functions, or the classes of these objects; without PyTorch's."""
     names = {getattr(o, "__module__", None) or type(o).__module__ for o in objects}
     modules = [sys.modules[n] for n in names if n in sys.modules and n.partition(".")[0] != "torch"]
     return [vars(m) for m in modules]

@@ -1,6 +1,9 @@
-"""Modules and tensors that a graph would lose what they do of, so they are refused: what works across processes by
-hooks of autograd or by a tensor class (in a group of more than one rank), tensor classes that compute in their own way
-or that results have in eager, and tensors whose elements are not what lies in their memory."""
+"""Refuses modules and tensors whose behaviour a graph would lose.
+
+These are modules that work across processes by hooks of autograd or by a tensor class (in a group of more than one
+rank), tensor classes that override ops or that results have in eager, and tensors whose memory does not hold their
+elements.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from gflow.errors import GraphTraceError
 from ..data.global_tensors import is_global
 from .ranks import world_size
 
-#: of a parameter or buffer that a module makes in its first call
+#: the error for a parameter or buffer that a module creates in its first call
 LAZY = (
     "of a lazy module has no shape yet; call the model once with a batch, outside of the graph, before the graph's "
     "first call."
 )
 
-#: what ops on tensors do, unless a class says otherwise
+#: the default implementations of `__torch_function__`
 _FUNCTION = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
 
 _GRADIENTS = (
@@ -38,7 +41,7 @@ def _ranks(group: Any) -> int:
 
 
 def _problem(module: torch.nn.Module) -> tuple[str, str] | None:
-    """What a module does that a graph would lose, and what to do."""
+    """What a graph would lose of a module's behaviour, and what to do; None if nothing."""
     if isinstance(module, torch.nn.DataParallel):
         if len(module.device_ids) < 2:
             return None
@@ -68,7 +71,7 @@ def _problem(module: torch.nn.Module) -> tuple[str, str] | None:
     if (
         isinstance(module, torch.nn.SyncBatchNorm)
         and module.training
-        and "forward" not in vars(module)  # of whole batches: `program/parallel_modules.py`
+        and "forward" not in vars(module)  # handled in `program/parallel_modules.py`
         and _ranks(module.process_group) > 1
     ):
         return (
@@ -80,12 +83,13 @@ def _problem(module: torch.nn.Module) -> tuple[str, str] | None:
 
 
 def check_module(module: torch.nn.Module, name: str, here: Callable[[], str]) -> None:
-    """
+    """Check that a graph can have a module.
+
     Args:
         here: gives file and line of the user's frame.
 
     Raises:
-        GraphTraceError: a call of `module` does something across processes that a graph would lose.
+        GraphTraceError: a call of `module` works across processes in a way that a graph would lose.
     """
     found = _problem(module)
     if found is not None:
@@ -98,7 +102,8 @@ def check_module(module: torch.nn.Module, name: str, here: Callable[[], str]) ->
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
-    """Why an optimizer of `torch.distributed.optim` cannot be a graph's in a group of several ranks."""
+    """Why an optimizer of `torch.distributed.optim` cannot be used by a graph in a group of several ranks; None if it
+    can."""
     module = type(optimizer).__module__
     if not module.startswith("torch.distributed") or world_size() == 1:
         return None
@@ -110,10 +115,10 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
 
 
 def check_tensor(tensor: torch.Tensor, name: str) -> None:
-    """
+    """Check that a graph can have a tensor.
+
     Raises:
-        GraphTraceError: a tensor of a lazy module, one spread over ranks, or one whose elements are not what lies in
-            its memory.
+        GraphTraceError: it belongs to a lazy module, is sharded, or its memory does not hold its elements.
     """
     if torch.nn.parameter.is_lazy(tensor):
         raise GraphTraceError(f"{name} {LAZY}")
@@ -152,7 +157,7 @@ def check_tensor(tensor: torch.Tensor, name: str) -> None:
 
 
 def _gives_itself(kind: type[Any]) -> bool:
-    """Whether results of PyTorch's functions have a tensor's class, which itself does not compute."""
+    """Whether results of PyTorch's functions have this tensor class, although the class overrides no op."""
     if kind is torch.Tensor or issubclass(kind, (torch.nn.Parameter, FakeTensor)):
         return False
     function = getattr(kind.__torch_function__, "__func__", None)
@@ -160,7 +165,7 @@ def _gives_itself(kind: type[Any]) -> bool:
 
 
 def _computes(kind: type[Any]) -> bool:
-    """Whether a tensor class says itself what ops on it do."""
+    """Whether a tensor class overrides ops."""
     function = (
         kind.__torch_function__.__func__ if hasattr(kind.__torch_function__, "__func__") else None
     )

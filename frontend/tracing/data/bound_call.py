@@ -1,4 +1,4 @@
-"""One call of a graph, its arguments bound to the parameters of `build()`."""
+"""One call of a graph, with its arguments bound to the parameters of `build()`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from .sizes import Dynamic
 
 @dataclass(eq=False, slots=True)
 class BoundCall:
-    """A call as it is traced and run, however it was spelled: parameters that can be positional are, and those
-    that were left out have their defaults.
+    """A call in a normal form: arguments are positional where possible, and omitted ones have their defaults.
 
-    args, kwargs: what `build` is called with. leaves: the same, flattened, as `structure` has them; key: all that
-    a trace depends on, hashable: equal keys are calls of one program. dynamic: dimensions that vary. numbers: the
-    leaves that are floats and inputs, whose present values `values` has; plain_key: the key with them.
+    Args:
+        args, kwargs: the arguments of `build()`.
+        leaves: the same, flattened by `structure`.
+        key: everything that a trace depends on, hashable; calls with equal keys share a program.
+        dynamic: the dynamic dimensions.
+        numbers: the indices of leaves that are floats and inputs of the program.
+        values: the current values of these.
+        plain_key: the key including these values.
     """
 
     build: Callable[..., Any]
@@ -34,7 +38,7 @@ class BoundCall:
 
     @property
     def structure(self) -> TreeSpec:
-        """How the leaves are nested."""
+        """The nested structure of the leaves."""
         return tree_flatten((self.args, self.kwargs))[1]
 
     @property
@@ -43,7 +47,7 @@ class BoundCall:
         return input_names(self.build, self.args, self.kwargs)
 
     def with_leaves(self, leaves: Sequence[Any]) -> BoundCall:
-        """The same call of other leaves."""
+        """The same call with other leaves."""
         args, kwargs = tree_unflatten(leaves, self.structure)
         return replace(self, args=args, kwargs=kwargs, leaves=leaves)
 

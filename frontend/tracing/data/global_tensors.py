@@ -1,7 +1,7 @@
-"""Global tensors: values of which each rank of a mesh holds a part, PyTorch's `DTensor`.
+"""Global tensors: values that are sharded over a mesh, PyTorch's `DTensor`.
 
-A graph traces them at their whole shapes and binds what this rank holds; a `Layout` says how that lies in the whole.
-Nothing here imports `torch.distributed.tensor` before a program has.
+A graph traces them with their global shapes and binds this rank's shard; a `Layout` has the sharding. Nothing here
+imports `torch.distributed.tensor` before a program has imported it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import torch
 from gflow.dialects.records import record
 from gflow.errors import GraphInputError
 
-#: what a DTensor keeps in its own dictionary
+#: attributes in the dictionary of a DTensor
 OWN = frozenset({"_local_tensor", "_spec"})
 
 
 @record
 class Layout:
-    """How a value lies over a mesh.
+    """The sharding of a value over a mesh.
 
-    mesh: a `DeviceMesh`. placements: for each of its dimensions "S(dim)", "B" or "P(reduction)".
+    Args:
+        mesh: a `DeviceMesh`.
+        placements: for each of its dimensions "S(dim)" (sharded), "B" (replicated) or "P(reduction)" (partial).
     """
 
     mesh: Any
@@ -35,12 +37,12 @@ class Layout:
         return axes_of(self.mesh)
 
     def along(self, axes: Sequence[str]) -> tuple[str, ...]:
-        """The placements on the axes of a mesh that this one is a part of: elsewhere values are the same."""
+        """The placements along the axes of a larger mesh, which contains this one; "B" for the other axes."""
         own = dict(zip(self.axes, self.placements))
         return tuple(own.get(axis, "B") for axis in axes)
 
     def part(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Of a value of this shape, the shape of what a rank has."""
+        """The shape of a rank's shard of a value with this global shape."""
         found = [*shape]
         for n, text in enumerate(self.placements):
             if text.startswith("S("):
@@ -49,29 +51,32 @@ class Layout:
 
 
 def axes_of(mesh: Any) -> tuple[str, ...]:
-    """Names for the dimensions of a mesh: its own, else by number."""
+    """The names of a mesh's dimensions; `axis0`, … if it has no names."""
     return tuple(mesh.mesh_dim_names or (f"axis{n}" for n in range(mesh.ndim)))
 
 
 def is_global(value: object) -> bool:
-    """Whether this is a DTensor, or a parameter that holds one."""
+    """Whether a value is a DTensor, or a parameter that holds one."""
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(value, loaded.DTensor)
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor: all of it, unless it is a global one."""
+    """This rank's shard of a global tensor; other tensors themselves."""
     return tensor._local_tensor if is_global(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def layout_of(tensor: torch.Tensor, name: str, divided: int | None = None) -> Layout | None:
-    """How a global tensor lies; None for others.
+    """The layout of a global tensor; None for other tensors.
 
-    divided: the dimension of the mesh along which each rank has a part of what it would have (`fully_shard`); the
-    layout is that of the latter.
+    Args:
+        name: the tensor's name, for errors.
+        divided: a dimension of the mesh along which `fully_shard` shards the tensor; the layout is the one without
+            this sharding.
 
     Raises:
-        GraphInputError: in a way that a program does not know.
+        GraphInputError: the placement is not supported, a dimension is not evenly divisible, or the shard is not
+            contiguous.
     """
     if not is_global(tensor):
         return None
@@ -97,24 +102,28 @@ def layout_of(tensor: torch.Tensor, name: str, divided: int | None = None) -> La
 
 
 def _whole() -> Any:
-    # start-up: DTensor is loaded by the first program that has global tensors
+    # imported here for start-up time
     from torch.distributed.tensor import Replicate
 
     return Replicate()
 
 
 def is_divided(tensor: torch.Tensor, axis: int) -> bool:
-    """Whether ranks along a dimension of the mesh have parts of the first dimension of a global tensor, be it of parts
-    along later dimensions of the mesh."""
+    """Whether a global tensor is sharded in its first dimension along a dimension of the mesh, directly or after a
+    sharding along later dimensions of the mesh (`_StridedShard`)."""
     placement = tensor.placements[axis]  # type: ignore[attr-defined]
     return type(placement).__name__ in ("Shard", "_StridedShard") and placement.dim == 0
 
 
 def texts_of(placements: Sequence[Any], rank: int, name: str) -> tuple[str, ...]:
-    """PyTorch's placements as a program spells them.
+    """PyTorch's placements in the notation of `Layout`.
+
+    Args:
+        rank: the number of dimensions of the tensor.
+        name: the tensor's name, for errors.
 
     Raises:
-        GraphInputError: one is of another kind.
+        GraphInputError: a placement is not supported.
     """
     found = []
     for p in placements:
@@ -134,7 +143,7 @@ def texts_of(placements: Sequence[Any], rank: int, name: str) -> tuple[str, ...]
 
 
 def placements_of(texts: Sequence[str]) -> list[Any]:
-    """A program's placements as PyTorch's."""
+    """Placements in the notation of `Layout` as PyTorch's."""
     # start-up: DTensor is loaded by the first program that has global tensors
     from torch.distributed.tensor import Partial, Replicate, Shard
 
@@ -150,7 +159,7 @@ def placements_of(texts: Sequence[str]) -> list[Any]:
 def global_tensor(
     local: torch.Tensor, mesh: Any, texts: Sequence[str], shape: Sequence[int]
 ) -> torch.Tensor:
-    """The global tensor of which this rank holds `local`. shape: of the whole."""
+    """A global tensor with this rank's shard `local`. shape: the global shape."""
     # start-up: DTensor is loaded by the first program that has global tensors
     from torch.distributed.tensor import DTensor
 
@@ -162,7 +171,7 @@ def global_tensor(
 
 
 def global_like(local: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The global tensor of which this rank holds `local`, with the shape and placements of `other`."""
+    """A global tensor with this rank's shard `local`, and the shape and placements of `other`."""
     # start-up: DTensor is loaded by the first program that has global tensors
     from torch.distributed.tensor import DTensor
 
@@ -175,7 +184,7 @@ def global_like(local: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def cut(whole: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a value that lies as the global tensor `other` does, in memory of its own."""
+    """This rank's shard of a global value, by the placements of the global tensor `other`, in new memory."""
     mesh = other.device_mesh  # type: ignore[attr-defined]
     place, cuts = mesh.get_coordinate(), []
     for n, placement in enumerate(other.placements):  # type: ignore[attr-defined]
@@ -195,10 +204,10 @@ def _is_strided(tensor: torch.Tensor, axis: int) -> bool:
 
 
 def common_mesh(meshes: Iterable[Any], where: str) -> Any | None:
-    """The mesh that all others are parts of; None without any.
+    """The mesh that contains all the others; None if there are no meshes.
 
     Raises:
-        GraphInputError: there is none.
+        GraphInputError: no mesh contains all the others.
     """
     found: Any | None = None
     known = [*{id(mesh): mesh for mesh in meshes}.values()]
@@ -215,7 +224,7 @@ def common_mesh(meshes: Iterable[Any], where: str) -> Any | None:
 
 
 def _part_of(mesh: Any, whole: Any) -> bool:
-    """Whether a mesh is another, or this rank's part of it along some of its dimensions."""
+    """Whether a mesh is equal to another, or is this rank's submesh of it along some of its dimensions."""
     if mesh.ndim == whole.ndim:
         return bool(mesh == whole)
     names = axes_of(mesh)

@@ -1,6 +1,6 @@
-"""Conditions on numbers: a trace holds only while they do.
+"""Conditions on numbers under which a trace is valid.
 
-An expression over the numbers that a trace reads is kept as data, and compared with what it gave.
+An expression over the numbers that a trace reads is kept as data, and compared with its value in the trace.
 """
 
 from __future__ import annotations
@@ -40,27 +40,33 @@ def leaves(expr: Expr) -> list[int]:
 
 
 def same(value: Any) -> Any:
-    """The number itself, which Python asked for."""
+    """The number itself: the operation of a guard on a number that Python asked for."""
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The trace holds only while `expr` evaluates to `expected`."""
+    """The condition that `expr` evaluates to `expected`."""
 
     expr: Expr
     expected: Any
 
     def holds(self, leaves: Sequence[float]) -> bool:
-        """Whether the expression gives what it gave in the trace. leaves: this call's numbers. False where it
-        cannot be evaluated (a division by 0, say)."""
+        """Whether the expression has its value from the trace.
+
+        Args:
+            leaves: this call's numbers.
+
+        Returns:
+            False also if it cannot be evaluated (a division by 0, for example).
+        """
         try:
             return bool(evaluate(self.expr, leaves) == self.expected)
         except (ArithmeticError, ValueError, TypeError):
             return False
 
     def describe(self, names: Sequence[str]) -> str:
-        """The condition, for people."""
+        """The condition as text for messages."""
         return f"step() chose by {_text(self.expr, names)}, which was {self.expected!r}"
 
 
@@ -87,7 +93,7 @@ def _text(expr: Expr, names: Sequence[str]) -> str:
 
 
 def compiled(guards: Sequence[Guard]) -> Callable[[Sequence[Any]], bool]:
-    """Whether all guards hold for the `last` values of some number sources, as a function made once."""
+    """A function that checks all guards against the `last` values of some number sources."""
     checks = [(_compiled(g.expr), g.expected) for g in guards]
     if not checks:
         return lambda sources: True
@@ -105,7 +111,7 @@ def compiled(guards: Sequence[Guard]) -> Callable[[Sequence[Any]], bool]:
 
 
 def _compiled(expr: Expr) -> Callable[[Sequence[Any]], Any]:
-    """A host expression as a function of number sources."""
+    """A host expression compiled to a function of number sources."""
     if isinstance(expr, Leaf):
         index = expr.index
         return lambda sources: sources[index].last

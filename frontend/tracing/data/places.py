@@ -1,6 +1,6 @@
-"""Where in an optimizer Python keeps what a traced step reads: its dicts, and the values in them.
+"""Where an optimizer keeps the Python values that a traced step reads: its dicts, and values inside of them.
 
-A step's Python values are inputs (`NumberSource`, `StateSlot`), conditions under which the trace holds
+A step's Python values are inputs (`NumberSource`, `StateSlot`), conditions under which the trace is valid
 (`BakedValue`, `Structure`), or results that are written back (`NumberSource.final`, `PlainWrite`).
 """
 
@@ -19,14 +19,14 @@ from .values import TraceValue
 
 
 class StepReads(Protocol):
-    """What a step reads besides its optimizer; see `tracing/reads`."""
+    """What a step reads outside of its optimizer; see `tracing/reads`."""
 
     found: list[Any]
     names: set[str]
 
 
 class _Missing:
-    """A key that is not there."""
+    """The value of a key that does not exist."""
 
     def __repr__(self) -> str:
         return "missing"
@@ -37,11 +37,16 @@ MISSING = _Missing()
 
 @dataclass(eq=False)
 class Place:
-    """A dict that belongs to an optimizer, by `kind`: a parameter group ("group", `which` is its number),
-    the state of a parameter or another key ("entry"), the whole state, the defaults, its own attributes
-    ("self"), those of an object that it holds ("object"), those of its class ("class"); or the dict with the floats of
-    a graph's present call ("call").
-    `load_state_dict` puts new dicts there; `locate` finds them."""
+    """A dict that belongs to an optimizer, or to a call.
+
+    `load_state_dict` replaces these dicts; `locate` finds the current ones.
+
+    Args:
+        kind: "group" (parameter group number `which`), "entry" (the state of the parameter or key `which`), "state"
+            (the whole state), "defaults", "self" (the optimizer's attributes), "object" and "class" (attributes of
+            `which`), or "call" (the floats of a graph's current call).
+        holder: the dict.
+    """
 
     optimizer: Any
     kind: str
@@ -49,7 +54,7 @@ class Place:
     holder: Mapping[Any, Any] = field(default_factory=dict)
 
     def locate(self) -> bool:
-        """Look the holder up in the optimizer as it is now; False where it is gone."""
+        """Find the current dict in the optimizer; False if it no longer exists."""
         optimizer = self.optimizer
         if self.kind == "group":
             if self.which >= len(optimizer.param_groups):
@@ -66,16 +71,16 @@ class Place:
         elif self.kind == "self":
             self.holder = vars(optimizer)
         elif self.kind == "call":
-            pass  # the graph keeps it
+            pass  # the graph updates this dict
         else:
             self.holder = vars(self.which)
         return True
 
 
 def item(holder: Any, key: Any, path: tuple[Any, ...]) -> Any:
-    """What stands at a key, or `path` further inside; `MISSING` where there is nothing."""
+    """The value at a key, or at `path` inside of it; `MISSING` if there is none."""
     try:
-        # a defaultdict would make what is asked for
+        # subscripting a defaultdict would create the entry
         value = dict.get(holder, key, MISSING) if isinstance(holder, dict) else holder[key]
         for step in path:
             value = value[step]
@@ -85,7 +90,7 @@ def item(holder: Any, key: Any, path: tuple[Any, ...]) -> Any:
 
 
 def put(holder: Any, key: Any, path: tuple[Any, ...], value: Any) -> None:
-    """Set what stands there: in place, but for tuples, which are made anew. `MISSING`: take it out."""
+    """Set the value at a key, or at `path` inside of it, in place; tuples are replaced. `MISSING` removes the key."""
     if path:
         outer = holder[key]
         if isinstance(outer, tuple):
@@ -102,7 +107,7 @@ def put(holder: Any, key: Any, path: tuple[Any, ...], value: Any) -> None:
 
 @record
 class StateSlot:
-    """Where the tensor behind the input `value` lives in an optimizer."""
+    """The location in an optimizer of the tensor that is the input `value`."""
 
     place: Place
     key: Any
@@ -110,16 +115,22 @@ class StateSlot:
     value: TraceValue
 
     def read(self) -> Any:
-        """The value that lies at the place now; `MISSING` where there is none."""
+        """The current value at this location; `MISSING` if there is none."""
         return item(self.place.holder, self.key, self.path)
 
 
 @dataclass
 class NumberSource:
-    """Where the number behind the scalar input `value` lives on the host: `place[key]`, or an item `path`
-    of what is there. `tensor` is the argument that carries it, `last` its value there, `final` what the
-    step assigns to it. `others`: more places, which hold the same number and get the same one (the step
-    counters of all parameters are one number). `born`: the step makes it, nothing is there before."""
+    """The location of the Python number that is the scalar input `value`: `place[key]`, or an item `path` of it.
+
+    Args:
+        tensor: the argument that passes the number to the program.
+        last: the value of `tensor`.
+        final: the value that the step assigns to the number.
+        others: more places with the same number, which get the same new value (the step counters of all parameters are
+            one number).
+        born: whether the step creates the number.
+    """
 
     place: Place
     key: Any
@@ -133,14 +144,14 @@ class NumberSource:
     born: bool = False
 
     def read(self) -> Any:
-        """The number that lies at the place now; `MISSING` where there is none."""
+        """The current number at this location; `MISSING` if there is none."""
         return item(self.place.holder, self.key, self.path)
 
 
 @record
 class BakedValue:
-    """A hyperparameter that is no number: the trace holds while it stays equal. `MISSING`: while there
-    is none."""
+    """A hyperparameter that is no number. The trace is valid while it is equal; with `MISSING`, while it does not
+    exist."""
 
     place: Place
     key: Any
@@ -148,15 +159,19 @@ class BakedValue:
     path: tuple[Any, ...] = ()
 
     def holds(self) -> bool:
-        """Whether the place still holds the value that the trace read."""
+        """Whether the place still has the value from the trace."""
         current = item(self.place.holder, self.key, self.path)
         return current is self.value or bool(current == self.value)
 
 
 @record
 class Structure:
-    """A container whose size, or all of whose keys, the step has looked at. The dict of `place` itself,
-    or what stands at a key of it. `keys`: those of a dict; None for a list, which has a length only."""
+    """A container whose length, or all of whose keys, the step has read: the dict of `place`, or a value in it.
+
+    Args:
+        at: the path of the value; empty for the dict.
+        keys: the keys of a dict; None for a list, of which only the length counts.
+    """
 
     place: Place
     at: tuple[Any, ...]
@@ -164,7 +179,7 @@ class Structure:
     keys: tuple[Any, ...] | None
 
     def holds(self) -> bool:
-        """Whether the container has the length and the keys that the trace saw."""
+        """Whether the container has the length and the keys from the trace."""
         holder: Any = self.place.holder
         if self.at:
             holder = item(holder, self.at[0], self.at[1:])
@@ -177,7 +192,7 @@ class Structure:
 
 @record
 class PlainWrite:
-    """A value that is no number (a flag, a string, None), which the step leaves at a place."""
+    """A value that is no number (a flag, a string, None) and that the step assigns."""
 
     place: Place
     key: Any
@@ -188,13 +203,13 @@ class PlainWrite:
         """Write the value to its place; containers are copied."""
         value = self.value
         if isinstance(value, (list, dict)):
-            value = copy.deepcopy(value)  # the author's own from here on
+            value = copy.deepcopy(value)  # the author's code may change it
         put(self.place.holder, self.key, self.path, value)
 
 
 @dataclass
 class OptimizerTrace:
-    """What tracing one optimizer leaves for the caller. `reads`: what its step depends on elsewhere."""
+    """The Python side of a traced optimizer step. `reads`: what the step depends on outside of its optimizer."""
 
     baked: list[BakedValue] = field(default_factory=list)
     structures: list[Structure] = field(default_factory=list)

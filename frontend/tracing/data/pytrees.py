@@ -1,4 +1,4 @@
-"""Nested arguments and results: what PyTorch's pytrees know, dataclasses, and objects as results."""
+"""Nested arguments and results: PyTorch's pytrees, dataclasses, and objects as results."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from torch.utils import _pytree as pytree
 
 
 def learn(leaf: Any) -> bool:
-    """Make the type of a dataclass known to PyTorch's pytrees; whether its fields are seen now."""
+    """Register the type of a dataclass with PyTorch's pytrees. Returns whether it is registered now."""
     if isinstance(leaf, type) or not dataclasses.is_dataclass(leaf):
         return False
     try:
         pytree.register_dataclass(type(leaf))
-    except ValueError:  # fields that its constructor does not take
+    except ValueError:  # fields that are no parameters of the constructor
         return False
     return True
 
 
 class _Object:
-    """In a result, an object in the form of its class and its attributes."""
+    """An object in a result, represented by its class and its attributes."""
 
     def __init__(self, kind: type, attributes: dict[str, Any]) -> None:
         self.kind, self.attributes = kind, attributes
 
 
 def opened(result: Any, holds: Callable[[Any], bool], within: tuple[int, ...] = ()) -> Any:
-    """`result` so that pytrees see into its objects, where `holds` says that there are tensors inside.
+    """`result` with objects replaced so that pytrees flatten them, where `holds` says that they contain tensors.
 
-    Unflattened, they are objects of their classes with the same attributes, made without their
-    constructors; as a model's key and value cache. Objects that keep more than attributes stay leaves.
+    Unflattening creates objects of their classes with the same attributes, without calling their constructors (a
+    model's key and value cache, for example). Objects with other state than attributes stay leaves.
     """
 
     def open_one(leaf: Any) -> Any:
@@ -45,7 +45,7 @@ def opened(result: Any, holds: Callable[[Any], bool], within: tuple[int, ...] = 
 
 
 def _is_plain(leaf: Any) -> bool:
-    """Whether an object is its class and its attributes, and nothing else."""
+    """Whether an object has no state except its attributes."""
     kind: Any = type(leaf)
     return (
         hasattr(leaf, "__dict__")

@@ -1,7 +1,7 @@
-"""Sizes that vary from call to call, in a trace.
+"""Dynamic dimensions in a trace.
 
-A dimension that the author marked dynamic is a `torch.SymInt` while the graph is traced (`size_env`). In
-the trace, a size that depends on it is a `Size`: its value at a stand-in (`gflow.dialects.extents`), with
+A dimension that the author marked as dynamic is a `torch.SymInt` while the graph is traced (`size_env`). In the trace,
+a size that depends on it is a `Size`: an integer, its value at the stand-in (`gflow.dialects.extents`), together with
 its polynomial.
 """
 
@@ -21,22 +21,27 @@ from gflow.errors import GraphTraceError
 from .trace import Trace
 from .values import ResultView, TraceOp, TraceOutput, TraceValue
 
-#: sizes that are asked one by one; and how many a form a n + b must hold for, to have a program
+#: up to how many sizes are evaluated one by one; and the least number of sizes a + b n for which a program is compiled
 _ASKED, _FEWEST = 1 << 16, 8
 
 
-#: the most remainders that programs are made for
+#: the largest divisor for whose remainders programs are compiled
 MOST_STEPS = 64
 
 
 class Fixed(Exception):
-    """No program for several sizes holds this formula; the message has it."""
+    """A program for several sizes cannot have this formula; the message has the formula."""
 
 
 @dataclass
 class Narrower(Exception):
-    """A formula is a polynomial on a part of the domain alone. step: by which k must be split. bound: where k must be
-    split: it begins a part. second: of the other size's domain."""
+    """A formula is a polynomial only on a part of the domain.
+
+    Args:
+        step: the divisor by whose remainders k must be partitioned.
+        bound: the value of k at which the domain must be split; it begins a part.
+        second: whether the domain is that of the second dynamic dimension.
+    """
 
     step: int = 1
     bound: int | None = None
@@ -55,28 +60,28 @@ class Domain:
 
     @property
     def symbol(self) -> Symbol:
-        """What varies in the program, k."""
+        """The symbol of the program, k."""
         return Symbol(self.name if self.step == 1 else "k", self.least, self.most)
 
     @property
     def formula(self) -> str:
-        """A size, as it follows from what varies in the program."""
+        """A size n as a formula in the program's symbol."""
         return formula((self.rest, self.step), self.symbol.name)
 
     def k(self, n: int) -> int | None:
-        """Of a size, None where it is not in the domain."""
+        """The k of the size n; None if n is not in the domain."""
         k, rest = divmod(n - self.rest, self.step)
         return k if not rest and self.least <= k <= self.most else None
 
     def at(self, k: int) -> int:
-        """The size n."""
+        """The size n for k."""
         return self.step * k + self.rest
 
     def narrowed(self, by: Narrower, n: int) -> Domain:
-        """The part with the size `n`.
+        """The part of the domain with the size `n`.
 
         Raises:
-            Fixed: it is too small a part to be worth a program.
+            Fixed: the part is too small for a program.
         """
         found = self
         if by.step > 1:
@@ -108,9 +113,17 @@ class Domain:
 
 
 class SizeDecides(GraphTraceError):
-    """What was asked of a size that varies has different answers in its range. asked: the answer for a k of the domain,
-    where it can be computed; linear: whether one form a k + b is one answer; by: what splits the domain into parts that
-    have one, where that is known; chooses: whether it is a condition; second: whether it is about the other size."""
+    """A question about a dynamic size has different answers in its range.
+
+    Args:
+        message: the error message.
+        asked: computes the answer for a k of the domain; None if that is not possible.
+        domain: the domain.
+        linear: whether answers of one form a k + b count as one answer.
+        by: how to partition the domain into parts with one answer each, where that is known.
+        chooses: whether the question is a condition.
+        second: whether it is about the second dynamic dimension.
+    """
 
     def __init__(
         self,
@@ -130,13 +143,13 @@ class SizeDecides(GraphTraceError):
 
     @property
     def divides(self) -> bool:
-        """Whether the domain has parts with one answer, be the one around some size too small for a program."""
+        """Whether the domain has parts with one answer each; a part may be too small for a program."""
         if self.by is not None:
             return self.by.step * self.domain.step <= MOST_STEPS
         return self.chooses
 
     def part(self, n: int) -> Domain | None:
-        """The sizes around `n` that have one answer with it; None where these are few, or all."""
+        """The part of the domain around `n` that has one answer; None if it is too small, or the whole domain."""
         asked, low, high = self.asked, self.domain.least, self.domain.most
         k = self.domain.k(n)
         if k is None:
@@ -173,9 +186,15 @@ class SizeDecides(GraphTraceError):
 
 @record
 class Dynamic:
-    """What varies in a call: dimensions of input leaves, by number, all with one size. automatic: found by comparing
-    calls, and not marked by the author. beside: what else varies between calls, and has one value in a program. second:
-    dimensions that vary on their own."""
+    """The dynamic dimensions of a call.
+
+    Args:
+        sizes: the domain of the size.
+        dims: the dimensions with that size, by the index of the input leaf.
+        automatic: whether they were found by comparing calls, and not marked by the author.
+        beside: names of other sizes that vary between calls, and are constants of a program.
+        second: a second dynamic size.
+    """
 
     sizes: Domain
     dims: dict[int, tuple[int, ...]]
@@ -185,15 +204,16 @@ class Dynamic:
 
     @property
     def each(self) -> list[Dynamic]:
-        """The one size, or both."""
+        """The dynamic sizes: one or two."""
         return [self] if self.second is None else [self, self.second]
 
     def which(self, leaf: int) -> dict[int, int]:
-        """The dimensions of an input leaf that vary, and with which size."""
+        """The dynamic dimensions of an input leaf, each with the index of its size in `each`."""
         return {d: at for at, one in enumerate(self.each) for d in one.dims.get(leaf, ())}
 
     def part_of(self, reason: SizeDecides, leaves: Sequence[Any]) -> Dynamic | None:
-        """The sizes around those of a call that have one answer to what was asked."""
+        """The same with a smaller domain around this call's size, in which a question has one answer; None if there is
+        none."""
         at = self.each[reason.second]
         part = reason.part(size_of(at, leaves))
         if part is None:
@@ -204,14 +224,14 @@ class Dynamic:
 
 
 def size_of(dynamic: Dynamic, leaves: Sequence[Any]) -> int:
-    """The size that a call brings along."""
+    """The size n of a call."""
     i, dims = next(iter(dynamic.dims.items()))
     size: int = leaves[i].shape[dims[0]]
     return size
 
 
 def step_of(dynamic: Dynamic, leaves: Sequence[Any]) -> N:
-    """What a call brings along of what varies in its program: k, where its size is step * k + rest."""
+    """The k of a call, where its size is step * k + rest; a pair if there are two dynamic sizes."""
     sizes = dynamic.sizes
     k = (size_of(dynamic, leaves) - sizes.rest) // sizes.step
     if dynamic.second is None:
@@ -222,14 +242,15 @@ def step_of(dynamic: Dynamic, leaves: Sequence[Any]) -> N:
 
 
 class Size(int):
-    """A size in a trace: its value at the stand-in, and the polynomial that it is."""
+    """A size in a trace: its value at the stand-in, with its polynomial."""
 
     coefficients: Coefficients
     symbol: Symbol
 
     @staticmethod
     def make(coefficients: Coefficients, symbol: Symbol) -> Size:
-        """The size that a polynomial of a symbol's size is; its value is that at the symbol's stand-in."""
+        """The size with these coefficients as a polynomial in a symbol; its integer value is that at the symbol's
+        stand-in."""
         self = Size(evaluate(coefficients, symbol.place))
         self.coefficients, self.symbol = coefficients, symbol
         return self
@@ -245,10 +266,10 @@ class Size(int):
 
 
 def row_major(shape: Sequence[int], symbol: Symbol | None) -> tuple[int, ...]:
-    """The strides of a dense tensor of sizes that vary.
+    """The row-major strides, in elements, of a shape with dynamic sizes.
 
     Raises:
-        Fixed: stand-ins do not tell what they are.
+        Fixed: a stride cannot be identified from its values at the stand-ins.
     """
     strides: list[int] = []
     ways = [symbol, symbol] if symbol is None else [symbol.standing(0), symbol.standing(1)]
@@ -268,25 +289,25 @@ def row_major(shape: Sequence[int], symbol: Symbol | None) -> tuple[int, ...]:
 
 
 def at_size(value: Any, k: N) -> Any:
-    """A number of a trace, or a tuple of numbers, for a size of `k`; anything else is what it is."""
+    """A number of a trace, or a tuple of numbers, for the size `k`; other values are returned as they are."""
     if isinstance(value, tuple):
         return tuple([evaluate(x.coefficients, k) if isinstance(x, Size) else x for x in value])
     return evaluate(value.coefficients, k) if isinstance(value, Size) else value
 
 
 def view_at(view: ResultView, k: N) -> ResultView:
-    """A result that is a view, for a size of `k`."""
+    """A `ResultView` for the size `k`."""
     names = ("base_strides", "shape", "strides", "offset")
     return replace(view, **{name: at_size(getattr(view, name), k) for name in names})
 
 
-# -- a trace for one value
+# -- a trace for one size
 
 
 def at_one_size(trace: Trace, n: N, arguments: Sequence[Any]) -> tuple[Trace, list[Any]]:
-    """A trace without a size that varies, as it is for `n`, and its arguments.
+    """A trace specialized for the size `n`, and its arguments.
 
-    The argument that brought the size along is a constant of that value.
+    The argument that holds the size becomes a constant.
     """
     made = with_size(trace, n)
     given, left = list(arguments), [*n] if isinstance(n, tuple) else [n]
@@ -299,10 +320,11 @@ def at_one_size(trace: Trace, n: N, arguments: Sequence[Any]) -> tuple[Trace, li
 
 
 def with_forms(trace: Trace) -> Symbol:
-    """The symbol of a trace with two sizes, with the forms that the second one's multiples have in it.
+    """The symbol of a trace with two dynamic sizes, with the multiples of the second size that occur in the trace
+    (`forms`).
 
     Raises:
-        Fixed: stand-ins do not tell a size from others.
+        Fixed: a size or a constant cannot be identified from its value at the stand-ins.
     """
     assert trace.size is not None
     assert trace.size.second is not None
@@ -348,14 +370,14 @@ def with_forms(trace: Trace) -> Symbol:
 
 
 def standing(trace: Trace, which: int) -> Trace:
-    """A trace with the sizes that it has for the first (0) or the other (1) stand-ins."""
+    """A trace with its sizes at the first (0) or the second (1) pair of stand-ins."""
     assert trace.size is not None
     symbol = trace.size.standing(which)
     return replace(with_size(trace, symbol.place), size=symbol)
 
 
 def with_size(trace: Trace, n: N) -> Trace:
-    """A trace with the sizes that it has for `n`."""
+    """A trace with its sizes for `n`, and without a symbol."""
     values: dict[int, TraceValue] = {}
 
     def number(x: Any) -> Any:

@@ -1,7 +1,7 @@
 """The trace: `build()`, its backward and the optimizers' updates as one list of ATen ops.
 
-A trace is plain data. Every tensor is a `TraceValue`, assigned once; ops are functional
-ATen overloads (no op mutates an argument; view ops stay, as pure ops).
+A trace is plain data. Every tensor is a `TraceValue`, assigned once; ops are functional ATen overloads (no op mutates
+an argument; view ops are kept, as pure ops).
 """
 
 from __future__ import annotations
@@ -23,39 +23,52 @@ from .values import OutputRef, ResultView, TraceInput, TraceOp, TraceOutput, Tra
 
 @dataclass
 class Trace:
-    """A whole traced graph. `out_leaves` are the leaves of `out_spec`: an index into
-    `outputs`, wrapped in `OutputRef`, or a plain Python value returned by `build()`.
-    `input_leaves` gives for a graph input its place among the flattened arguments.
-    `numbers` are the host numbers behind the scalar inputs; the trace holds for their new
-    values while all `guards` and the baked values of `steps` do. `unscaled`: the optimizers, by
-    number, whose gradients `build()` has divided by the loss scale. `kept`: parameters, and the
-    buffers in which the step leaves their gradients.
+    """A whole traced graph.
 
-    With `micro_batches`, the inputs are those of one; `parts` are what each micro-batch runs, and
-    what runs after the last, over a part of `inputs` each. `ops` are those of both. `stacked`: single numbers
-    come as tensors of one for each micro-batch.
+    Structure:
 
-    `proven`: ops whose values another program, which runs before, has found good.
+        out_leaves    the leaves of `out_spec`: an `OutputRef`, or a plain Python value that `build()` returned
+        input_leaves  for each graph input, its index among the flattened arguments
+        numbers       the Python numbers behind the scalar inputs. The trace is valid for their new values while all
+                      `guards` and the baked values of `steps` hold
+        unscaled      the indices of optimizers whose gradients `build()` has divided by the loss scale
+        kept          parameters, and the buffers in which the step leaves their gradients
+        proven        ops whose values another program, which runs before, has checked
+        engines       by the dotted name of a module, the engine that runs its forward and backward (`gflow.XRTModule`)
 
-    `size`: the size that dimensions vary with, if any do; the input of role "size" brings it along.
-    `views`: tensors that are no inputs, since they lie in the memory of one. `result_views`: outputs that lie in the
-    memory of an input or of another output.
-    `groups`: process groups by name that are axes of the program's mesh, and these axes' names. `axes`: the whole mesh,
-    where its axes and their order are told and do not follow from the collectives. `reduced`:
-    gradients that are averaged over ranks, with their parameters' names. `buckets`: of the same, how many bytes are
-    sent as one at most, see `gflow.buckets`. `copied`: inputs of which each rank of a group has a copy, and that group.
-    `divided`: those of them of which a rank has a part in truth (`fully_shard`), and `kept_whole`: whether they are
-    gathered once for forward and backward.
-    `stages`: of a step in micro-batches, what each rank of a pipeline runs (`pipeline_stages.Stages`), in the order
-    that `schedule` names.
-    `histories`: inputs that need no gradient and are updated with values that do.
-    `ungraded`: tensors of which `build()` has seen that they have no gradient before the call.
-    `facts`: what `build()` has asked of tensors from outside, see `dispatch.functions.facts`.
-    `rearranged`: arguments whose lists or dicts `build()` has changed.
-    `frozen`: ids of inputs that are taken to be the same at each call; whoever runs the program looks for changes.
-    `engines`: by the dotted name of a module, the engine that runs its forward and backward (`gflow.XRTModule`).
-    `mesh`: a `DeviceMesh`, if the trace is of global tensors: values are wholes, of which ranks hold parts.
-    `data_axes`: its dimensions along which no parameter is split; gradients are added up along them."""
+    Micro-batches: the inputs are those of one micro-batch.
+
+        parts         the program of each micro-batch, and the one after the last; each reads some of `inputs`.
+                      `ops` has the ops of both
+        stacked       whether results that are single numbers are returned as one number for each micro-batch
+        stages        what each rank of a pipeline runs (`pipeline_stages.Stages`), in the order `schedule`
+
+    Sizes and memory:
+
+        size          the symbol of the dynamic dimensions; the input of role "size" holds its value
+        views         tensors that are views of an input, and no inputs themselves
+        result_views  outputs that are views of an input or of another output
+        frozen        ids of inputs that are constant; the caller detects changes
+
+    Observations about `build()`:
+
+        histories     inputs that need no gradient and are updated with values that do
+        ungraded      tensors of which `build()` has read that they have no gradient before the call
+        facts         what `build()` has asked of tensors from outside, see `dispatch.functions.facts`
+        rearranged    arguments whose lists or dicts `build()` has changed
+
+    Distribution:
+
+        groups        by the name of a process group, the axis of the program's mesh that it is
+        axes          the whole mesh, where it is given and not derived from the collectives
+        reduced       gradients that are averaged over ranks, with their parameters' names
+        buckets       for these, the maximal bytes of a message, see `gflow.buckets`
+        copied        inputs that are replicated over a process group, and that group
+        divided       those of them that are sharded between steps (`fully_shard`)
+        kept_whole    whether these are gathered once for forward and backward
+        mesh          a `DeviceMesh`, if values are global tensors, which are sharded over it
+        data_axes     its axes along which no parameter is sharded; gradients are summed over them
+    """
 
     name: str
     inputs: list[TraceInput] = field(default_factory=list)
@@ -96,12 +109,12 @@ class Trace:
 
     @property
     def main(self) -> Trace:
-        """What a micro-batch runs where there are several; the trace itself otherwise."""
+        """The program of a micro-batch if there are several; otherwise the trace itself."""
         return self.parts[0] if self.parts else self
 
     @property
     def shared_axes(self) -> tuple[str, ...]:
-        """The axes of the mesh along which ranks share values; along others each has a batch of its own."""
+        """The axes of the mesh along which ranks share values; along other axes each rank has a batch of its own."""
         return tuple(a for a in axes_of(self.mesh) if a not in self.groups.values())
 
     def __str__(self) -> str:
@@ -115,7 +128,7 @@ class Trace:
 
 
 def unflatten(trace: Trace, results: Sequence[torch.Tensor]) -> Any:
-    """What `build()` returned, with tensors for the outputs."""
+    """The result of `build()`, with `results` as its tensors."""
     assert trace.out_spec is not None
     leaves = [results[x.index] if isinstance(x, OutputRef) else x for x in trace.out_leaves]
     return tree_unflatten(leaves, trace.out_spec)

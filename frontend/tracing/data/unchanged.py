@@ -1,8 +1,8 @@
-"""Whether Python objects are as they were, told by numbers that CPython changes with them.
+"""Detects changes of Python objects by version numbers of CPython.
 
-CPython gives a dict a new number at each change of its keys or values (PEP 509), no number twice. An object's header
-tells its class and its `__dict__`. One call of NumPy reads these of thousands of objects; each lies in one cache line.
-Asking for all of their items would take ten times as long, and several lines of each.
+CPython gives a dict a new, unique version number at each change of its keys or values (PEP 509). An object's header
+has pointers to its class and its `__dict__`. One call of NumPy reads these words of thousands of objects; each is in
+one cache line. Comparing all of their items would take ten times as long, and read several cache lines of each.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import numpy as np
 
 from gflow.runtime.steps.words import Words
 
-#: whether dicts have such numbers. In CPython 3.13 assignments to attributes don't change them any more
+#: whether dicts have version numbers. From CPython 3.13 on, assignments to attributes don't change them
 AVAILABLE = sys.implementation.name == "cpython" and sys.version_info < (3, 13)
-#: bytes from the beginning of an object to its class, and of a dict to its number
+#: byte offsets of an object's class, and of a dict's version number
 _CLASS, _NUMBER = 8, 24
-#: of an object of a Python class to its `__dict__`; else the class tells
+#: byte offset of the `__dict__` of an object of a Python class; other classes have `__dictoffset__`
 _OWN = -24
 
 
 class Unchanged:
-    """Dicts, and objects of which the class and the `__dict__` count, as they are when this is made.
+    """A snapshot of dicts, and of the class and the `__dict__` of objects.
 
     Raises:
         ValueError: an object's `__dict__` is not where CPython keeps it.
-        TypeError: an object has none.
+        TypeError: an object has no `__dict__`.
     """
 
     def __init__(self, dicts: Sequence[dict[Any, Any]], objects: Sequence[Any] = ()) -> None:
         self.dicts, self._objects = list(dicts), list(objects)
-        # what is kept leaves its address to nothing else
+        # references keep the objects alive, so their addresses are not reused
         self._kinds, self._own = [*map(type, objects)], [*map(vars, objects)]
         at = [id(d) + _NUMBER for d in self.dicts]
         at += [id(held) + _CLASS for held in objects]
@@ -46,12 +46,12 @@ class Unchanged:
             raise ValueError("an object has its __dict__ elsewhere")
 
     def same(self) -> bool:
-        """Whether nothing has changed since this was made, or since `changed` was taken."""
+        """Whether nothing has changed since the snapshot, or since the last accepted `changed`."""
         return bool(self._words.read().tobytes() == self._bytes)
 
     def changed(self) -> tuple[list[int], Callable[[], None]] | None:
-        """The numbers of the dicts that have changed, and what takes them as they were found from now on; None if an
-        object has another class or another `__dict__`."""
+        """The indices of the dicts that have changed, and a function that accepts their current versions as the new
+        snapshot; None if an object has another class or another `__dict__`."""
         now = self._words.read()
         which = np.flatnonzero(now != self._was)
         if len(which) and which[-1] >= len(self.dicts):
@@ -68,10 +68,10 @@ def _place_of_dict(kind: type) -> int:
 
 
 def unchanged(dicts: Sequence[dict[Any, Any]], objects: Sequence[Any] = ()) -> Unchanged | None:
-    """What tells whether these are as they are now; None where this Python cannot tell by numbers."""
+    """A snapshot of these objects; None if this Python has no version numbers, or an object has no `__dict__`."""
     if not AVAILABLE or not (dicts or objects):
         return None
     try:
         return Unchanged(dicts, objects)
-    except (ValueError, TypeError):  # of no __dict__
+    except (ValueError, TypeError):  # an object has no __dict__
         return None

@@ -1,4 +1,4 @@
-"""Which updates in place a program can make."""
+"""Checks which updates in place a program can make."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .values import TraceInput, TraceValue
 
 
 def check_update(build: Any, entry: TraceInput, value: TraceValue) -> None:
-    """`entry`, a tensor from outside `build()`, takes `value` at the end of a call.
+    """Check that `entry`, a tensor from outside `build()`, can take `value` at the end of a call.
 
     Raises:
-        GraphTraceError: its metadata would change, or its elements share memory.
+        GraphTraceError: its shape or dtype would change, or its elements share memory.
     """
     old = entry.value
     if (value.shape, value.dtype) != (old.shape, old.dtype):
@@ -38,5 +38,5 @@ def check_update(build: Any, entry: TraceInput, value: TraceValue) -> None:
 
 
 def kind(value: TraceValue | torch.Tensor) -> str:
-    """Dtype and shape."""
+    """Dtype and shape as text."""
     return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"

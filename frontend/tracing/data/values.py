@@ -1,4 +1,4 @@
-"""What a trace is made of: tensor values, ops with their locations, inputs and outputs. Plain data."""
+"""The parts of a trace: tensor values, ops with their locations, inputs and outputs. Plain data."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _T = TypeVar("_T")
 
 @dataclass(eq=False, slots=True)
 class TraceValue:
-    """One tensor value. `is_number`: it stands for a Python number (shape (), float64 or
-    int64) and promotes dtypes as a Python number does."""
+    """One tensor value; strides are in elements. `is_number`: it represents a Python number (shape (), float64 or
+    int64) and takes part in dtype promotion as a Python number does."""
 
     id: int
     shape: tuple[int, ...]
@@ -33,8 +33,8 @@ class TraceValue:
 
 @dataclass(frozen=True, slots=True)
 class SourceLoc:
-    """Where an op comes from: the user's file and line, the module that ran it, the phase
-    ("forward", "backward" or "optimizer")."""
+    """Where an op comes from: the user's file and line, the path of the module that ran it, and the phase ("forward",
+    "backward" or "optimizer")."""
 
     file: str
     line: int
@@ -48,9 +48,12 @@ class SourceLoc:
 
 @dataclass(eq=False, slots=True)
 class TraceOp:
-    """One ATen call; tensors among the arguments are `TraceValue`s. `results` holds the
-    flattened tensor results, None for an undefined one. `scope`: the calls of modules to be
-    recomputed in the backward that the op is part of, outermost first."""
+    """One ATen call; tensors among the arguments are `TraceValue`s.
+
+    Args:
+        results: the flattened tensor results, None for an undefined one.
+        scope: the module calls with recomputation that contain the op, outermost first.
+    """
 
     func: torch._ops.OpOverload
     args: tuple[Any, ...]
@@ -69,10 +72,14 @@ class TraceOp:
 
 @dataclass(eq=False, slots=True)
 class TraceInput:
-    """An argument of the traced function. `tensor` is the real tensor whose storage is
-    read and updated (None for a graph input). `from_start`: the program counts from where the
-    input's memory begins, so the input must begin there. `layout`: of a global tensor, whose
-    whole is the value, and of which `tensor` is this rank's part."""
+    """An argument of the traced function.
+
+    Args:
+        tensor: the real tensor whose storage is read and updated (None for a graph input).
+        from_start: whether the input must begin at the start of its storage, since the program has offsets into the
+            storage.
+        layout: the sharding of a global tensor. `value` then has the global shape, and `tensor` is this rank's shard.
+    """
 
     value: TraceValue
     role: str
@@ -84,8 +91,7 @@ class TraceInput:
 
 @dataclass(eq=False, slots=True)
 class TraceOutput:
-    """A result. `alias`: index of the input whose storage takes the value, None for an
-    output of `build()`."""
+    """A result. `alias`: the index of the input whose storage takes the value, None for an output of `build()`."""
 
     value: TraceValue
     alias: int | None
@@ -94,7 +100,7 @@ class TraceOutput:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """`tensor` lies in the memory of `base`, `offset` bytes from its begin."""
+    """`tensor` is a view of the memory of `base`, beginning `offset` bytes after it."""
 
     tensor: torch.Tensor
     base: torch.Tensor
@@ -104,12 +110,12 @@ class View:
 
     @staticmethod
     def of(tensor: torch.Tensor, base: torch.Tensor) -> View:
-        """As they lie now."""
+        """The view of these tensors with their current addresses and strides."""
         offset = tensor.data_ptr() - base.data_ptr()
         return View(tensor, base, tuple(tensor.shape), tuple(tensor.stride()), offset)
 
     def holds(self) -> bool:
-        """Whether it still does."""
+        """Whether the tensors still have this offset, shape and strides."""
         now = View.of(self.tensor, self.base)
         mine = (self.shape, self.strides, self.offset)
         return (now.shape, now.strides, now.offset) == mine
@@ -117,8 +123,13 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class ResultView:
-    """Output `output` lies in the memory of an argument, or of output `base` where `argument` is None: it is that
-    tensor itself (`whole`), or a view of it, `offset` elements from its begin. base_strides: that it has then."""
+    """Output `output` is a view of an argument, or of output `base` if `argument` is None.
+
+    Args:
+        whole: whether it is that tensor itself.
+        base_strides: the strides that the base must have.
+        offset: in elements from the beginning of the base.
+    """
 
     output: int
     argument: TraceValue | None
@@ -131,7 +142,7 @@ class ResultView:
     offset: int
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The view of that tensor; None where it lies otherwise."""
+        """The view of `tensor`; None if its strides are not `base_strides`."""
         if self.whole:
             return tensor
         if tensor.stride() != self.base_strides:
@@ -149,7 +160,7 @@ class OutputRef:
 
 
 def instances_in(arg: Any, kind: type[_T]) -> Iterator[_T]:
-    """What is of a class among call arguments: itself, or in nested lists, tuples and dicts, in order."""
+    """The instances of a class among nested call arguments (lists, tuples and dicts), in order."""
     found: list[_T] = []
     _collect((arg,), kind, found)
     return iter(found)
@@ -171,7 +182,7 @@ def values_in(arg: Any) -> Iterator[TraceValue]:
 
 
 def renamed(arg: Any, values: Mapping[TraceValue, TraceValue]) -> Any:
-    """Nested call arguments with some trace values exchanged for others."""
+    """Nested call arguments with some trace values replaced."""
     if isinstance(arg, TraceValue):
         return values.get(arg, arg)
     if isinstance(arg, (list, tuple)):
@@ -182,6 +193,6 @@ def renamed(arg: Any, values: Mapping[TraceValue, TraceValue]) -> Any:
 
 
 def renamed_op(op: TraceOp, values: Mapping[TraceValue, TraceValue]) -> TraceOp:
-    """An op with some of its operands exchanged for others."""
+    """An op with some of its operands replaced."""
     args, kwargs = renamed(op.args, values), renamed(op.kwargs, values)
     return TraceOp(op.func, args, kwargs, op.results, op.loc, op.scope)

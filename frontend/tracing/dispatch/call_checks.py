@@ -1,4 +1,4 @@
-"""What eager's kernels have against a call, by its dtypes, sizes and numbers: the one question of all that trace."""
+"""Checks of a call that eager's kernels make: of its dtypes, sizes and numbers. All tracers use this function."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from .symbols.held_numbers import NUMBERS, number_problem
 
 
 def call_problem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """What follows the op's name in an error; None where nothing is wrong. func: an overload. Tensors may be of any
-    kind: none of their values is read."""
+    """Why eager's kernels refuse a call, as the end of an error message that begins with the op's name; None if they
+    do not.
+
+    Args:
+        func: an overload.
+        args, kwargs: its arguments. Tensors may be of any kind; their values are not read.
+    """
     check = CHECKS.get(func)
     problem = check(args) if check is not None else None
     if problem is not None or func not in NUMBERS:
         return problem
-    with _disable_current_modes():  # types of numbers are found by a tensor
+    with _disable_current_modes():  # promotion of numbers creates tensors
         return number_problem(func, args, kwargs)

@@ -1,4 +1,4 @@
-"""Clipping gradients: by keys of parameter groups, and in `build()`."""
+"""Clipping of gradients: by keys of parameter groups, and in `build()`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from gflow.errors import GraphTraceError
 
 from ..context.location import here
 
-#: key of a parameter group → its kind of norm is no traced number: the ops depend on it
+#: keys of parameter groups. The order of the norm is no traced number, since the ops depend on it
 MAX_NORM, NORM_TYPE = "clip_grad_max_norm", "clip_grad_norm_type"
 
 _get_total_norm = clip_grad._get_total_norm
 
 
 def clip_groups(groups: Sequence[dict[str, Any]], error_if_nonfinite: bool = False) -> None:
-    """Scale the gradients of each group with a `clip_grad_max_norm` down to that norm; the kind of
-    norm is the group's `clip_grad_norm_type`, 2 where it has none. -inf is the least magnitude of all
-    elements; 0 counts, as `torch.linalg.vector_norm` does, first elements and then tensors.
+    """Scale the gradients of each group that has a `clip_grad_max_norm` so that their norm is at most that value.
+
+    The order of the norm is the group's `clip_grad_norm_type`, 2 if it has none. -inf is the least magnitude of all
+    elements; 0 counts nonzero elements of each tensor, and then nonzero counts, as `torch.linalg.vector_norm` does.
 
     Raises:
-        RuntimeError: `error_if_nonfinite`, and a norm is inf or nan.
+        RuntimeError: `error_if_nonfinite` is set, and a norm is inf or nan.
     """
     for group in groups:
         if group.get(MAX_NORM) is not None:
@@ -40,7 +41,7 @@ def clip_groups(groups: Sequence[dict[str, Any]], error_if_nonfinite: bool = Fal
 
 
 def clip_problem(optimizer: torch.optim.Optimizer) -> str | None:
-    """What is wrong with the clipping keys of an optimizer's groups."""
+    """What is wrong with the clipping keys of an optimizer's groups; None if nothing."""
     for i, group in enumerate(optimizer.param_groups):
         norm, kind = group.get(MAX_NORM), group.get(NORM_TYPE, 2.0)
         if norm is not None and (not _is_number(norm) or not norm > 0):
@@ -61,7 +62,11 @@ def _is_number(value: object) -> bool:
 def total_norm(
     tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: Any = None
 ) -> torch.Tensor:
-    """The original chooses by the norm's value whether to raise."""
+    """`clip_grad._get_total_norm` without `error_if_nonfinite`, with which the original reads the norm's value.
+
+    Raises:
+        GraphTraceError: `error_if_nonfinite` is set.
+    """
     if error_if_nonfinite:
         raise GraphTraceError(
             f"{here()}: error_if_nonfinite=True needs the value of the gradients' norm, which does not "

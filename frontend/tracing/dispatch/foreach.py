@@ -13,8 +13,7 @@ _VALUE_KEYWORD = {"addcmul", "addcdiv"}
 
 
 def split_foreach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
-    """The results of one functional foreach op, computed tensor by tensor; None when there
-    is no per-tensor op of that name."""
+    """The results of one functional foreach op, computed tensor by tensor; None if the op has no per-tensor form."""
     base = func._schema.name.removeprefix("aten::_foreach_")
     name = _BASE.get(base, base)
     if base == "zero":

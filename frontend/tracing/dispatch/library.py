@@ -1,6 +1,8 @@
-"""PyTorch's own code while a graph is traced: functions that look at the values of tensors, or
-take kernels whose shape rules are wrong, are replaced by equal ones; what cannot be part of a
-graph is refused. Other threads see nothing of it."""
+"""Replaces functions of PyTorch while a graph is traced.
+
+Functions that read the values of tensors, or use kernels whose shape rules are wrong, are replaced by equivalent ones.
+Functions that cannot be part of a graph raise errors. Other threads keep the originals.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from .failures.assertions import check_tensor_all_with
 
 
 def _is_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
-    """The original compares the mask's values with a causal one, to take a faster kernel."""
+    """Whether `is_causal` is set. The original also compares the mask's values with a causal mask, to choose a faster
+    kernel."""
     return is_causal is True
 
 
@@ -34,8 +37,8 @@ _batch_norm_forward = _BatchNorm.forward
 
 
 def _batch_norm(self: _BatchNorm, input: torch.Tensor) -> torch.Tensor:
-    """With momentum=None (a cumulative average), the original makes a Python number of the
-    counter; here the average is taken on tensors."""
+    """`_BatchNorm.forward`. With momentum=None (a cumulative average), the original converts the counter to a Python
+    number; here the average is computed on tensors."""
     mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
     moves = self.training and self.track_running_stats and self.momentum is None
     if not moves or mean is None or count is None:
@@ -77,7 +80,7 @@ def _no_swap(*_: Any) -> None:
     raise error.to_eager("a graph cannot exchange the memory of tensors (torch.utils.swap_tensors)")
 
 
-#: where a function of PyTorch's stands, the function, and an equal one that can be traced
+#: a function of PyTorch: its owner, name, original, and an equivalent function that can be traced
 _EQUAL: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
     (owner, name, getattr(owner, name), function)
     for owner, name, function in (
@@ -90,15 +93,15 @@ _EQUAL: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
 
 
 def _replacements() -> list[tuple[Any, str, Any]]:
-    """Each for the thread that traces. PyTorch looks all of them up at every call."""
+    """Replacements for the thread that traces. PyTorch looks all of these names up at every call."""
     new_parameter = torch.nn.Parameter.__new__
     return [
-        # torch.compiler.is_compiling(): libraries ask it before they look at values.
+        # libraries call torch.compiler.is_compiling() before they read values
         (torch.compiler, "is_compiling", here_only(torch.compiler.is_compiling, lambda: True)),
         *(
             (owner, name, here_only(original, function))
             for owner, name, original, function in _EQUAL
-            if getattr(owner, name) is original  # what someone else has put there, stays
+            if getattr(owner, name) is original  # another library's replacement is kept
         ),
         (torch._C, "_swap_tensor_impl", here_only(torch._C._swap_tensor_impl, _no_swap)),  # type: ignore[attr-defined]
         (torch.nn.Parameter, "__new__", staticmethod(here_only(new_parameter, _no_parameter))),
@@ -107,7 +110,8 @@ def _replacements() -> list[tuple[Any, str, Any]]:
 
 
 def _compiled_functions() -> list[tuple[Any, str, Any]]:
-    """What `torch.compile` made is called as it was written: TorchDynamo cannot compile it for traced tensors."""
+    """A replacement with which functions of `torch.compile` run uncompiled: TorchDynamo cannot compile them for traced
+    tensors."""
     module = sys.modules.get("torch._dynamo.eval_frame")
     if module is None:  # nothing was compiled
         return []
@@ -123,8 +127,10 @@ def _nothing(*_: Any) -> None:
 def traceable_library(lift: Callable[[Any], Any], seed: seeding.Seed) -> Iterator[None]:
     """Active around `build()`.
 
-    lift: gives the traced proxies of real tensors. `autograd.Function.apply` is no function that PyTorch
-        lets others override, but asks for its arguments to be unwrapped. seed: the generator's.
+    Args:
+        lift: replaces real tensors by their traced proxies. `autograd.Function.apply` cannot be overridden by function
+            modes, but calls `unwrap_dead_wrappers` on its arguments, which is replaced.
+        seed: the state of PyTorch's generator.
     """
     unwrap = _functorch.utils.unwrap_dead_wrappers
     lifted = (

@@ -1,7 +1,7 @@
 """The recorder: a dispatch mode below autograd and functionalization.
 
-It sees functional ATen ops on fake tensors, appends a `TraceOp` for each and calls through
-to the fake implementation. Each fake tensor carries its `TraceValue` in `_gflow_value`.
+It receives functional ATen ops on fake tensors, appends a `TraceOp` for each and calls the fake implementation. Each
+fake tensor carries its `TraceValue` in `_gflow_value`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ aten = torch.ops.aten
 _PRIM_DEVICE = torch.ops.prim.device.default
 _SAME_VALUE = {aten.detach.default, aten.alias.default, aten.lift.default}
 _LIFT_FRESH = aten.lift_fresh.default
-#: ops that take sizes as numbers
+#: ops whose numbers are sizes of their result
 _RANGES = ("aten::arange", "prims::iota")
 _NUMBERS = ("NumberType", "FloatType")
 #: shifts, by the names of their schemas
@@ -65,7 +65,7 @@ def describe(loc: SourceLoc) -> str:
 
 @record
 class Mark:
-    """How far a recording had come."""
+    """A position in a recording, to rewind to."""
 
     ops: int
     inputs: int
@@ -76,7 +76,7 @@ class Mark:
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """Run PyTorch for real in the middle of a trace."""
+    """Within, PyTorch runs without being traced."""
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
     with (
         torch._C.DisableTorchFunction(),
@@ -87,7 +87,7 @@ def untraced() -> Iterator[None]:
 
 
 def set_value(fake: torch.Tensor, value: TraceValue) -> TraceValue:
-    """Note on a fake tensor which value of the trace it holds, and return the value."""
+    """Set the value of the trace that a fake tensor holds, and return the value."""
     fake._gflow_value = value  # type: ignore[attr-defined]
     return value
 
@@ -95,7 +95,7 @@ def set_value(fake: torch.Tensor, value: TraceValue) -> TraceValue:
 class Recorder(TorchDispatchMode):
     """Records the ops of one trace."""
 
-    supports_higher_order_operators = True  # to refuse them with their place
+    supports_higher_order_operators = True  # to refuse them with their location
 
     def __init__(self, fake_mode: FakeTensorMode, locator: Locator) -> None:
         super().__init__()
@@ -106,17 +106,17 @@ class Recorder(TorchDispatchMode):
         self.inputs: list[TraceInput] = []
         self.guards: list[Guard] = []
         self.numbers: list[Any] = []
-        self.takes_numbers = False  # some of them are the call's
+        self.takes_numbers = False  # whether some numbers are arguments of the call
         self.meshes: list[Any] = []  # of global tensors
-        #: meshes along whose first dimension modules are divided (`fully_shard`), and the names of its groups
+        #: meshes of modules of `fully_shard`, which are sharded along the first dimension, and the names of its groups
         self.divided_over: list[tuple[Any, str]] = []
-        self.divided: dict[TraceValue, str] = {}  # inputs that are so, and these names
+        self.divided: dict[TraceValue, str] = {}  # inputs of such modules → the group
         self.sizes: SizeEnv | None = None
         self.size: list[TraceValue] = []
         self._next_id = 0
         self._number_ops: dict[Any, tuple[int, TraceOp, TraceValue]] = {}
         self._constants: dict[int, FakeTensor] = {}
-        #: what a real tensor's proxy holds now, if it has one
+        #: the current value of a real tensor's proxy, if it has one
         self.held: Callable[[torch.Tensor], FakeTensor | None] = lambda tensor: None
         self.seed = seeding.Seed()
 
@@ -127,11 +127,11 @@ class Recorder(TorchDispatchMode):
     # values
 
     def new_value(self, tensor: torch.Tensor, is_number: bool = False) -> TraceValue:
-        """A value of the trace with the shape, strides, dtype and device of `tensor`. is_number: whether it
-        stands for a Python number.
+        """A value of the trace with the shape, strides, dtype and device of `tensor`. is_number: whether it represents
+        a Python number.
 
         Raises:
-            GraphTraceError: the tensor is on a device that has no memory.
+            GraphTraceError: the tensor is on the device meta.
         """
         if tensor.device.type == "meta":
             raise GraphTraceError(
@@ -151,8 +151,8 @@ class Recorder(TorchDispatchMode):
     def fake_like(
         self, tensor: torch.Tensor, dynamic: Mapping[int, int] | None = None
     ) -> FakeTensor:
-        """A fake tensor with the metadata of a real one and a new value. dynamic: the dimensions that
-        have a size of the trace, and which; the tensor is dense."""
+        """A fake tensor with the metadata of a real one and a new value. dynamic: the dynamic dimensions, each with
+        the index of its symbol; the tensor is then dense."""
         shape: Sequence[Any] = tensor.shape
         strides: Sequence[Any] = tensor.stride()
         if is_global(tensor):
@@ -177,8 +177,16 @@ class Recorder(TorchDispatchMode):
         real: bool = True,
         dynamic: Mapping[int, int] | None = None,
     ) -> FakeTensor:
-        """A new argument of the traced function, as a fake tensor."""
-        with untraced():  # it asks a parameter for its data
+        """Add an argument of the traced function.
+
+        Args:
+            real: whether the input keeps a reference to `tensor`.
+            dynamic: as for `fake_like`.
+
+        Returns:
+            Its fake tensor.
+        """
+        with untraced():  # `check_tensor` reads a parameter's data
             check_tensor(tensor, f"{role} {name!r}")
         told = f"{describe(self.locator.here())}: {role} {name!r}"
         group = None if role == "input" else self._group_of(tensor)
@@ -194,22 +202,22 @@ class Recorder(TorchDispatchMode):
         return fake
 
     def _group_of(self, tensor: torch.Tensor) -> str | None:
-        """The group whose ranks have the parts of a parameter or its state, of a module that is divided."""
+        """The group over which `fully_shard` shards a parameter or its state; None if it is not sharded so."""
         if not self.divided_over or not is_global(tensor) or not is_divided(tensor, 0):
             return None
         own = tensor.device_mesh  # type: ignore[attr-defined]
         return next((name for mesh, name in self.divided_over if mesh == own), None)
 
     def layout_of(self, tensor: torch.Tensor, name: str) -> Layout | None:
-        """How a parameter or its state lies; of a module that is divided, what the ranks of its group have together;
-        None where each rank has all of that."""
+        """The layout of a parameter or its state, without the sharding of `fully_shard`; None if each rank would then
+        have all of it."""
         if self._group_of(tensor) is None:
             return layout_of(tensor, name)
         over = tensor.device_mesh.ndim  # type: ignore[attr-defined]
         return layout_of(tensor, name, divided=0) if over > 1 else None
 
     def add_size(self, sizes: SizeEnv) -> None:
-        """Dimensions vary with a size, which is an argument of its own."""
+        """Add dynamic dimensions; their size is an argument of the program."""
         self.sizes = self.fake_mode.shape_env = sizes
         self.fake_mode.static_shapes = False
         for symbol in (sizes.size, sizes.size.second):
@@ -230,7 +238,7 @@ class Recorder(TorchDispatchMode):
         )
 
     def rewind(self, mark: Mark) -> None:
-        """Forget what was recorded since `mark`."""
+        """Drop everything that was recorded since `mark`."""
         del self.ops[mark.ops :]
         del self.inputs[mark.inputs :]
         del self.guards[mark.guards :]
@@ -240,8 +248,16 @@ class Recorder(TorchDispatchMode):
     def add_number(
         self, value: float, tensor: torch.Tensor, name: str, expr: Any, of_call: bool = False
     ) -> Number:
-        """A new scalar argument, as a traced number with value `value` in this trace. of_call: it is one of the
-        call's."""
+        """Add a scalar argument.
+
+        Args:
+            value: its value in this trace.
+            expr: its host expression.
+            of_call: whether it is an argument of the call.
+
+        Returns:
+            The node of the traced number.
+        """
         fake = self.add_input(tensor, "scalar", name)
         self.takes_numbers |= of_call
         node = Number(self, self.value_of(fake), value, expr, of_call)
@@ -249,10 +265,10 @@ class Recorder(TorchDispatchMode):
         return node
 
     def constant(self, tensor: torch.Tensor, name: str | None = None) -> FakeTensor:
-        """The argument that stands for a real tensor from outside `build()`.
+        """The input for a real tensor from outside `build()`.
 
         Raises:
-            GraphTraceError: the tensor is not dense.
+            GraphTraceError: the tensor has a sparse layout.
         """
         fake = self.held(tensor)
         if fake is None:
@@ -271,7 +287,7 @@ class Recorder(TorchDispatchMode):
         """The value of the trace that a tensor holds; a tensor from outside becomes a constant.
 
         Raises:
-            GraphTraceError: it was made in another trace.
+            GraphTraceError: it was created in another trace.
         """
         value = getattr(fake, "_gflow_value", None)
         if value is None or fake.fake_mode is not self.fake_mode:  # type: ignore[attr-defined]
@@ -288,7 +304,7 @@ class Recorder(TorchDispatchMode):
     def record_number(
         self, func: Any, args: tuple[Any, ...], dtype: torch.dtype, words: Any = None
     ) -> TraceValue:
-        """A 0-d op of traced numbers; the same op of the same numbers is recorded once."""
+        """Record a 0-d op on traced numbers; an equal op on equal numbers is recorded once."""
         key = (func, *((a.id, "%") if isinstance(a, TraceValue) else (repr(a), "") for a in args))
         known = self._number_ops.get(key)
         if known is not None and known[0] < len(self.ops) and known[1] is self.ops[known[0]]:
@@ -302,7 +318,7 @@ class Recorder(TorchDispatchMode):
         return value
 
     def forget_numbers(self) -> None:
-        """Numbers that are computed from here on are recorded, though they were before."""
+        """Record all numbers anew from here on, even if they were computed before."""
         self._number_ops.clear()
 
     def number_from(self, fake: torch.Tensor) -> Number:
@@ -315,9 +331,10 @@ class Recorder(TorchDispatchMode):
         return Number(self, value, 1.0, None)
 
     def check_seed(self, loc: SourceLoc) -> None:
-        """
+        """Check that `build()` has not seeded PyTorch's generator in a way that `seeding` does not detect.
+
         Raises:
-            GraphTraceError: `build()` has seeded PyTorch's generator, in a way that `seeding` does not see.
+            GraphTraceError: it has.
         """
         if self.seed.changed():
             raise seeding.problem(describe(loc))
@@ -325,7 +342,7 @@ class Recorder(TorchDispatchMode):
     # dispatch
 
     def control_flow(self, func: torch._ops.HigherOrderOperator) -> GraphTraceError:
-        """What is raised for `torch.cond` and the like."""
+        """The error for `torch.cond` and similar functions."""
         if func.name().startswith("flex_attention"):
             return self.flex_attention()
         return GraphTraceError(
@@ -336,7 +353,7 @@ class Recorder(TorchDispatchMode):
         )
 
     def flex_attention(self) -> GraphTraceError:
-        """What is raised for `flex_attention` and what makes its masks."""
+        """The error for `flex_attention` and functions that create its masks."""
         return GraphTraceError(
             f"{describe(self.locator.here())}: flex_attention and its block masks cannot be recorded in a graph. Call "
             "scaled_dot_product_attention with an attn_mask of comparisons of positions (on a GPU, sliding windows and "
@@ -535,7 +552,7 @@ class Recorder(TorchDispatchMode):
 
 
 def item_error(loc: SourceLoc, what: str = "the value of a tensor") -> GraphTraceError:
-    """Python needs a tensor's value while the graph is traced."""
+    """The error for Python code that needs a tensor's value while the graph is traced."""
     return GraphTraceError(
         f"{describe(loc)}: Python asks for {what} (an `if`, `while`, `assert` or "
         "comparison on a tensor, .item(), float(), int(), .tolist(), or a tensor as an index "

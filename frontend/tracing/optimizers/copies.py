@@ -1,7 +1,7 @@
-"""An optimizer's step on copies: ops work on them, wherever the code finds the tensors that they are of.
+"""An optimizer's step on copies: ops read and write copies of the tensors that the code refers to.
 
-Code that asks whether a parameter is another one, or looks it up in a set or a dict, sees the parameters
-themselves, so that it makes the same choices as in a step of its own.
+Code that compares parameters by identity, or looks them up in a set or a dict, gets the parameters themselves, so it
+makes the same choices as in an eager step.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Tensor = torch.Tensor
 
 
 class OnCopies(TorchFunctionMode):
-    """While active, ops get the copies of some tensors, and give the tensors in the place of copies.
+    """While active, ops get the copies of some tensors, and return the tensors instead of copies.
 
-    pairs: tensors, each with its copy.
+    pairs: each tensor with its copy.
     """
 
     def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -55,7 +55,7 @@ def copies_outside(
     optimizers: Sequence[torch.optim.Optimizer], known: Iterable[Tensor]
 ) -> list[tuple[Tensor, Tensor]]:
     """Copies of the tensors that steps can reach outside of their optimizers (in closures, globals, modules), each
-    with its tensor. known: those that are left out."""
+    with its tensor. known: tensors that are excluded."""
     taken = {id(t) for t in known}
     return [
         (t, t.detach().clone().requires_grad_(t.requires_grad))
@@ -68,7 +68,7 @@ def copies_outside(
 def attributes_stay(
     tensors: Sequence[Tensor], refuse: Callable[[Tensor, str], None] | None = None
 ) -> Iterator[None]:
-    """Put attributes of parameters back that a step sets. refuse: gets each such parameter, with the attribute."""
+    """Restore attributes of parameters that a step sets. refuse: called with each such parameter and attribute."""
     saved = [own_attributes(t) for t in tensors]
 
     def put_back() -> list[tuple[Tensor, str]]:
@@ -97,8 +97,8 @@ def attributes_stay(
 def told_apart(
     optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[Tensor]
 ) -> set[int]:
-    """The ids of parameters that a step may treat in a way of their own: those that it can reach outside of groups and
-    state, or that the optimizer keeps in attributes, as tensors or by their ids."""
+    """The ids of parameters that a step may treat individually: those that it can reach outside of groups and state,
+    and those that the optimizer keeps in attributes, as tensors or by their ids."""
     every = {id(p) for p in parameters}
     found = {id(t) for t in tensors_outside(optimizers)}
     left = ("param_groups", "state", "defaults")

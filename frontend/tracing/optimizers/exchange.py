@@ -1,4 +1,4 @@
-"""What an optimizer sees while its step is traced: its hyperparameters and state as traced numbers and tensors."""
+"""What an optimizer's code sees while its step is traced: hyperparameters and state as traced numbers and tensors."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from .host_calls import refused
 from .mirror import SeenDict, plain
 from .step_hooks import HOOKS
 
-#: attributes by which PyTorch keeps book of calls: nothing that a step depends on
+#: attributes in which PyTorch records calls; a step does not depend on them
 BOOKKEEPING = (
     "_opt_called", "_step_count", "_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured",
     "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks",
     "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks", *HOOKS,
 )  # fmt: skip
-#: the dicts and lists of an optimizer that are exchanged themselves
+#: the dicts and lists of an optimizer that are replaced
 DICTS = ("param_groups", "state", "defaults")
 _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum,
@@ -65,7 +65,8 @@ def _is_numpy_number(value: Any) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is one of Python, or lists, tuples and dicts of such, that is compared rather than traced."""
+    """Whether a value is a plain Python value, or a list, tuple or dict of such, which is compared rather than
+    traced."""
     if isinstance(value, (list, tuple)):
         return all(map(is_plain, value))
     if isinstance(value, dict):
@@ -87,8 +88,13 @@ def _is_helper(value: Any) -> bool:
 
 @dataclass
 class Record:
-    """One container that a mirror stands for. `at`: its place, and the key and path there if it is not
-    the place's own dict. `before`: what the mirror held at first; `baked`: conditions by key."""
+    """A container that a mirror replaces.
+
+    Args:
+        at: the key and path in `place`; empty for the place's own dict.
+        before: the initial contents of the mirror.
+        baked: conditions, by key.
+    """
 
     at: tuple[Any, ...]
     place: Place
@@ -102,7 +108,8 @@ class Record:
 
 
 class Exchange:
-    """Traced values in place of an optimizer's own: numbers, tensors, groups, state, and attributes of its helpers."""
+    """Replaces an optimizer's values by traced ones: numbers, tensors, groups, state, and attributes of its
+    helpers."""
 
     def __init__(
         self,
@@ -130,7 +137,7 @@ class Exchange:
         self._sources: dict[Any, NumberSource] = {}
         self._equal: dict[Any, NumberSource] = {}
         self._finals: dict[int, dict[Any, Any]] = {}
-        self._ends: dict[int, dict[Any, torch.Tensor]] = {}  # tensors by input, then by place
+        self._ends: dict[int, dict[Any, torch.Tensor]] = {}  # the final tensors, by input and place
         self._widened: dict[int, torch.Tensor] = {}
 
     def place(self, kind: str, optimizer: Any, which: Any = None) -> Place:
@@ -140,7 +147,7 @@ class Exchange:
         return place
 
     def containers(self) -> list[Any]:
-        """The containers that mirrors stand for."""
+        """The containers that mirrors replace."""
         return [real for real, _ in self._mirrors.values()]
 
     # values in
@@ -182,7 +189,7 @@ class Exchange:
         path: tuple[Any, ...] = (),
         baked: list[Any] | None = None,
     ) -> Any:
-        """The traced form of a hyperparameter or state entry. baked: takes the conditions on it."""
+        """The traced form of a hyperparameter or state entry. baked: the list to which conditions on it are added."""
         baked = [] if baked is None else baked
         if id(value) in self._mirrors:
             return self._mirrors[id(value)][1]
@@ -235,9 +242,10 @@ class Exchange:
         return value
 
     def refuse_attribute(self, real: torch.Tensor, name: str) -> None:
-        """
+        """Refuse a step that sets an attribute of a parameter.
+
         Raises:
-            GraphTraceError: always: the step has set an attribute of a parameter.
+            GraphTraceError: always.
         """
         parameter = self.param_names.get(id(real), "a parameter")
         raise GraphTraceError(
@@ -246,14 +254,14 @@ class Exchange:
         )
 
     def real(self, value: object) -> object:
-        """The real tensor that a traced one stands for, or what else is given."""
+        """The real tensor that a traced one represents; any other value itself."""
         known = self.rewrites.reals.get(id(value))
         return value if known is None else known[1]
 
     def mapping(
         self, place: Place, real: dict[Any, Any], name: str, at: tuple[Any, ...] = ()
     ) -> SeenDict:
-        """A mirror of a dict. at: where it stands, if it is not the place's own."""
+        """A mirror of a dict. at: its path, if it is not the place's own."""
         known = self._mirrors.get(id(real))
         if known is not None:
             return known[1]
@@ -286,7 +294,7 @@ class Exchange:
         return wrapper
 
     def parameter(self, real: torch.Tensor) -> torch.Tensor:
-        """Give a parameter what stands for it in this attempt: a failed one leaves the trace's own untouched."""
+        """Set the traced tensor of a parameter for this attempt; a failed attempt does not change the trace's own."""
         if id(real) not in self.parameters:
             bases = self.rewrites.bases
             if id(real) in bases:
@@ -301,14 +309,14 @@ class Exchange:
         return real
 
     def outside(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Likewise for what the trace knows of the tensors that the step reaches outside of the optimizer."""
+        """Set the traced tensors of tensors that the step reaches outside of the optimizer, likewise."""
         for real in tensors:
             known = self.rewrites.proxies.get(id(real))
             if known and self.recorder.inputs[known.index].role != "optimizer_state":
                 self.parameter(real)
 
     def _copied(self, real: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Let `new` stand for a parameter, with its gradient."""
+        """Let `new` represent a parameter, with its gradient."""
         old = self.rewrites.proxies[id(real)]
         if old.wrapper.grad is not None:
             new.grad = functional(unwrap(old.wrapper.grad), old.wrapper.grad)
@@ -390,7 +398,7 @@ class Exchange:
                 name = str(key)
             else:
                 name = self.param_names.get(id(key), f"param{len(record.before)}")
-                # Counters in float64: bias corrections then are what eager's doubles give. Beside a 0-d parameter in
+                # Counters in float64: bias corrections then equal those of eager's doubles. For a 0-d parameter in
                 # float32, a counter looks like any other state.
                 self.widen = self.capturable and (key.ndim > 0 or key.dtype != torch.float32)
                 self.parameter(key)

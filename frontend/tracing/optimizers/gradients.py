@@ -1,7 +1,6 @@
 """Gradients that outlive a step: sums over micro-batches, and those that `graph.grad()` reads.
 
-They live in buffers of the graph, one for each parameter; all programs of all graphs that train a
-parameter share it.
+They are kept in buffers, one for each parameter. All programs of all graphs that train a parameter share its buffer.
 """
 
 from __future__ import annotations
@@ -20,17 +19,18 @@ from ..data.global_tensors import Layout, global_tensor, layout_of, local_of
 from ..data.trace import Trace
 from ..data.values import TraceOutput, renamed_op, values_in
 
-#: parameter → its buffers by how they lie, each as long as a program holds it
+#: parameter → its buffers by layout; a buffer exists as long as a program refers to it
 _buffers: Any = WeakIdKeyDictionary()
 
 
 def gradient_buffer(
     parameter: torch.Tensor, whole: bool = False, layout: Layout | None = None
 ) -> torch.Tensor:
-    """The buffer that holds a parameter's gradient; a global tensor for one of these, placed as it is.
+    """The buffer for a parameter's gradient; a global tensor for a global parameter, with the same placements.
 
-    whole: each rank has gradients of its own, though it has a part of the parameter. layout: how it lies, where that is
-    otherwise than the parameter.
+    Args:
+        whole: whether each rank has a gradient of the full shape, although it has only a shard of the parameter.
+        layout: the sharding of the gradient, if it differs from the parameter's.
     """
     buffers = _buffers.setdefault(parameter, {})
     key = (whole, None if layout is None else layout.placements)
@@ -51,13 +51,13 @@ def gradient_buffer(
 def divide_micro_batches(
     trace: Trace, first: Trace, updates: Iterable[TraceOutput]
 ) -> tuple[Trace, Trace]:
-    """The two programs of a step in micro-batches: `first`, which each micro-batch runs, and the
-    rest of `trace`, which runs after the last and makes `updates`.
+    """The two programs of a step in micro-batches: `first`, which each micro-batch runs, and the rest of `trace`,
+    which runs after the last micro-batch and makes `updates`.
 
-    What the first leaves in parameters, buffers and gradients, the second reads from there.
+    The second reads the parameters, buffers and gradients that the first has updated.
 
     Raises:
-        GraphTraceError: the second needs a value that the first leaves nowhere.
+        GraphTraceError: the second needs another value of the first.
     """
     made = {r for op in first.ops for r in op.results if r is not None}
     stored = {o.value: first.inputs[o.alias].value for o in first.outputs if o.alias is not None}

@@ -1,5 +1,5 @@
-"""Calls by which an optimizer's step would depend on more than its state: random numbers and the time of
-Python. A trace would hold one outcome for ever."""
+"""Calls by which an optimizer's step would depend on more than its state: random numbers and the time of Python. A
+trace would keep one value for all calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _error(where: str, name: str) -> GraphTraceError:
 
 
 class Refused:
-    """Stands for what an optimizer holds and a trace cannot: any use of it is an error with this text."""
+    """Replaces a value of an optimizer that a trace cannot have: any use of it is an error with this text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -56,12 +56,12 @@ for _name in (
 ):  # fmt: skip
     setattr(Refused, f"__{_name}__", _use)
 
-#: containers that a trace has a mirror of
+#: containers that mirrors support
 _CONTAINERS = (dict, list, tuple, set, deque, bytearray, OrderedDict, defaultdict, Counter)
 
 
 def refused(where: str, name: Any, value: Any) -> Refused | None:
-    """The stand-in of a value that a trace cannot hold; None for others."""
+    """The `Refused` for a value that a trace cannot have; None for other values."""
     if type(value) in _CONTAINERS or isinstance(value, tuple):
         return None
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -97,7 +97,7 @@ def refused(where: str, name: Any, value: Any) -> Refused | None:
 
 
 def _has_methods(kind: type) -> bool:
-    """Whether a class of dicts or lists has functions that those have not."""
+    """Whether a subclass of dict or list has methods that those do not have."""
     own = [cls for cls in kind.__mro__ if cls not in (*_CONTAINERS, object)]
     return any(callable(v) or hasattr(type(v), "__get__") for cls in own for v in _functions(cls))
 
@@ -107,8 +107,7 @@ def _functions(cls: type) -> list[Any]:
 
 
 def _may_change(value: Any) -> bool:
-    """Whether an object without a `__dict__` is of a class whose objects change: by Python's convention, those without
-    a hash."""
+    """Whether an object without a `__dict__` is mutable: by Python's convention, mutable objects have no hash."""
     if isinstance(value, (memoryview, contextvars.ContextVar, threading.local)):
         return True
     return (
@@ -119,8 +118,8 @@ def _may_change(value: Any) -> bool:
 
 
 def module_names(kind: type) -> list[dict[str, Any]]:
-    """The globals of the modules that a class's code is likely to use: its own and those beside it, and those
-    of its bases."""
+    """The globals of the modules that a class's code is likely to use: its own module, its siblings, and those of its
+    bases."""
     packages = {
         cls.__module__.rpartition(".")[0] or cls.__module__
         for cls in kind.__mro__
@@ -139,9 +138,11 @@ def module_names(kind: type) -> list[dict[str, Any]]:
 def refused_calls(
     where: str, importers: Sequence[dict[str, Any]] = ()
 ) -> contextlib.AbstractContextManager[None]:
-    """While active, this thread's own code gets an error where it asks for the time, draws a number or reads a file, in
-    a step.
-    importers: as for `watched_calls`."""
+    """While active, calls by this thread's user code for the time, a random number or a file are errors: a step makes
+    them.
+
+    importers: as for `watched_calls`.
+    """
 
     def refuse(name: str, kind: Kind) -> None:
         if kind != "output":
@@ -157,8 +158,8 @@ def refused_calls(
 
 @contextlib.contextmanager
 def real_ids(real: Callable[[object], object]) -> Iterator[None]:
-    """While active, `id` gives this thread's own code the id of the tensor that a traced one stands for: an optimizer
-    may have noted parameters by their ids. real: that tensor, or the object itself."""
+    """While active, `id` returns to this thread's user code the id of the tensor that a traced one represents: an
+    optimizer may have stored parameters by their ids. real: gives that tensor, or the object itself."""
     thread, original = threading.get_ident(), builtins.id
 
     def call(value: object, /) -> int:

@@ -1,4 +1,4 @@
-"""Containers that stand for an optimizer's own while its step is traced, and remember what was read."""
+"""Containers that replace an optimizer's own while its step is traced, and record reads."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..data.places import MISSING
 
 
 def _is_open(cls: type) -> bool:
-    """Whether attributes of a class can be set: it is one of Python, or of C and not immutable."""
+    """Whether attributes of a class can be set: a Python class, or a mutable one of C."""
     heap, immutable = 1 << 9, 1 << 8
     return cls.__flags__ & (heap | immutable) == heap
 
 
 class Seen:
-    """What was read of one container. `keys`: those asked for, there or not; `whole`: its size or all of
-    its keys."""
+    """The reads of one container. `keys`: the keys that were looked up, existing or not; `whole`: whether its size or
+    all of its keys were read."""
 
     def __init__(self) -> None:
         self.keys: set[Any] = set()
@@ -31,7 +31,7 @@ class Seen:
 
 
 class SeenDict(dict[Any, Any]):
-    """A dict that remembers which of its keys were read."""
+    """A dict that records which of its keys were read."""
 
     def __init__(
         self, items: Any = (), make: Callable[[], Any] | None = None, kind: type = dict
@@ -55,7 +55,7 @@ class SeenDict(dict[Any, Any]):
         """dict.update.
 
         Raises:
-            GraphTraceError: of a `Counter`, where it adds.
+            GraphTraceError: for a `Counter`, whose `update` adds.
         """
         if self.kind is Counter:
             raise self._refused("update()")
@@ -95,7 +95,7 @@ class SeenDict(dict[Any, Any]):
         """dict.popitem; every key counts as read.
 
         Raises:
-            GraphTraceError: the first one is asked for (`OrderedDict`).
+            GraphTraceError: the first item is popped (`OrderedDict`).
         """
         if not last:
             raise self._refused("popitem(last=False)")
@@ -155,17 +155,17 @@ class SeenDict(dict[Any, Any]):
 
 
 def plain(mirror: dict[Any, Any]) -> dict[Any, Any]:
-    """What a mirror holds, without a note that it was read."""
+    """The contents of a mirror, without recording a read."""
     return {key: dict.__getitem__(mirror, key) for key in dict.keys(mirror)}
 
 
 @contextlib.contextmanager
 def watched(objects: list[Any], where: str) -> Iterator[dict[int, set[str]]]:
-    """While active, the names of attributes that this thread reads of each object, by its id. Their classes stay what
-    they are (`type(self) is SGD`), but for how attributes are read. where: what errors begin with.
+    """While active, record the names of attributes that this thread reads, by the id of the object. The objects'
+    classes stay the same (`type(self) is SGD`), except for their attribute access. where: the beginning of errors.
 
     Raises:
-        GraphTraceError: the author's code asks for `__dict__`, which would show and take attributes unseen.
+        GraphTraceError: the author's code reads `__dict__`, which allows unrecorded access to attributes.
     """
     seen: dict[int, set[str]] = {id(o): set() for o in objects}
     thread = threading.get_ident()
@@ -199,7 +199,7 @@ def watched(objects: list[Any], where: str) -> Iterator[dict[int, set[str]]]:
 
 
 def class_constant(obj: Any, name: str) -> tuple[type, Any] | None:
-    """The class of `obj` that holds data under a name, and the data; None for methods and the like."""
+    """The class of `obj` that has data under a name, and the data; None for methods and descriptors."""
     for cls in type(obj).__mro__:
         if name in vars(cls):
             value = vars(cls)[name]

@@ -1,10 +1,10 @@
 """One `optimizer.step()` as part of the trace.
 
-The optimizer's own code runs, with its state and hyperparameters exchanged for traced ones (`exchange.py`); parameters
-are themselves, for code that tells them apart, and ops get what stands for them. Numbers (learning rate, betas,
-counters) are traced numbers, see `numbers.py`; what else it reads is noted (`mirror.py`) and
-becomes a condition under which the trace holds (`places.py`).
-Optimizers and plain objects that it holds are treated as it is itself.
+The optimizer's own code runs, with its state and hyperparameters replaced by traced ones (`exchange.py`). The code
+gets the parameters themselves, so that it can compare them; ops get their traced tensors. Numbers (learning rate,
+betas, counters) are traced numbers, see `numbers.py`. Other values that it reads are recorded (`mirror.py`) and become
+conditions under which the trace is valid (`places.py`). Optimizers and plain objects that an optimizer refers to are
+treated in the same way.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ aten = torch.ops.aten
 
 
 class NewState(Exception):
-    """The step made state that did not exist before it."""
+    """The step created state that did not exist before it."""
 
 
 class _Parted(Exception):
-    """Numbers that were one before the step are not after it. tags: what tells them apart, by member."""
+    """Numbers that were equal before the step, and traced as one, differ after it. tags: a different tag for each
+    group of members."""
 
     def __init__(self, tags: dict[Any, int]) -> None:
         super().__init__("parted")
@@ -61,10 +62,14 @@ class _Parted(Exception):
 
 
 class _Tracer(Exchange):
-    """What a step has read and changed, found by comparing what it left with what was exchanged before."""
+    """The reads and changes of a step, found by comparing the mirrors with their initial contents."""
 
     def finish(self, seen: dict[int, set[str]]) -> None:
-        """Find what the step read, and what it changed."""
+        """Record the step's reads and changes.
+
+        Raises:
+            GraphTraceError: the step changes a value that a graph cannot update.
+        """
         for record in self.records:
             if isinstance(record.mirror, SeenDict):
                 self._dict_read(record)
@@ -84,10 +89,10 @@ class _Tracer(Exchange):
                 )
 
     def _replace_tensors(self) -> None:
-        """What each tensor of the state has become.
+        """Record the new value of each tensor of the state.
 
         Raises:
-            GraphTraceError: one that stands at several places has become several.
+            GraphTraceError: a tensor that is stored at several places has several new values.
         """
         for index, ends in self._ends.items():
             new, *others = ends.values()
@@ -98,11 +103,15 @@ class _Tracer(Exchange):
                     "each tensor of the state in place. Make one of them a copy (.clone())."
                 )
             real: Any = self.recorder.inputs[index].tensor
-            # a counter that was widened is as before
+            # a counter that was widened gets its dtype back
             self.result.replaced[index] = new if new.dtype == real.dtype else new.to(real.dtype)
 
     def attributes_changed(self) -> None:
-        """Find what the step has done to attributes; while they are exchanged."""
+        """Record changes of attributes, while they are replaced.
+
+        Raises:
+            GraphTraceError: the step replaces one of an optimizer's dicts or lists.
+        """
         for obj, traced, record in self.objects.values():
             ignored = {*BOOKKEEPING, *DICTS}
             for name in DICTS:
@@ -156,7 +165,7 @@ class _Tracer(Exchange):
             if value is before and not isinstance(value, torch.Tensor):
                 continue
             if before is MISSING and isinstance(value, SeenDict) and not dict.__len__(value):
-                continue  # asked for, and left empty
+                continue  # an entry of a defaultdict, read and left empty
             old = record.real.get(key)
             if before is MISSING and isinstance(key, torch.Tensor):
                 raise NewState(f"of a parameter: {', '.join(map(str, dict.keys(value)))}")
@@ -178,7 +187,17 @@ class _Tracer(Exchange):
     def changed(
         self, at: tuple[Place, Any, tuple[Any, ...]], real: Any, old: Any, new: Any
     ) -> None:
-        """One value after the step: `real` before it, `old` and `new` as traced."""
+        """Record one value after the step.
+
+        Args:
+            at: its place.
+            real: the real value before the step.
+            old, new: the traced values before and after it.
+
+        Raises:
+            GraphTraceError: a graph cannot make this change.
+            NewState: the value is new state.
+        """
         key = at[1]
         if isinstance(real, torch.Tensor) and isinstance(new, torch.Tensor):
             old, new = self._traced(old), self._traced(new)
@@ -193,7 +212,7 @@ class _Tracer(Exchange):
                 raise NewState(f"{key} in {new.dtype}, which was in {real.dtype}")
             ends = self._ends.setdefault(self.rewrites.proxies[id(real)].index, {})
             where = (id(at[0].holder), at[1], at[2])
-            if new is not old or where not in ends:  # an item of a list that is not there any more
+            if new is not old or where not in ends:  # otherwise an item of a list that was removed
                 ends[where] = new
         elif (node := number_of(old)) is not None and (number_of(new) or is_number(new)):
             self._number_changed(at, self._sources[node.value], new)
@@ -217,7 +236,7 @@ class _Tracer(Exchange):
             )
 
     def _traced(self, tensor: Any) -> Any:
-        """What stands for a tensor, if it is a real one."""
+        """The traced tensor of a real one; a traced tensor itself."""
         known = self.rewrites.proxies.get(id(tensor))
         return tensor if known is None else known.wrapper
 
@@ -232,7 +251,7 @@ class _Tracer(Exchange):
                 self.changed((at[0], at[1], (*at[2], i)), r, b, a)
 
     def _container(self, at: Any, new: Any) -> None:
-        """A container of numbers that the step has made."""
+        """Record a container of numbers that the step has created."""
         items = list(new.items()) if isinstance(new, dict) else list(enumerate(new))
         if any(isinstance(v, torch.Tensor) for _, v in items):
             raise NewState(str(at[1]))
@@ -245,7 +264,7 @@ class _Tracer(Exchange):
                 self.changed((at[0], at[1], (*at[2], key)), None, None, value)
 
     def _born(self, at: tuple[Place, Any, tuple[Any, ...]], new: Any) -> None:
-        """A number where there was none: an argument of its own brings it to the host."""
+        """Record a number that did not exist before: it gets an argument that returns it to the host."""
         node = number_of(new)
         assert node is not None
         start: float = 0 if node.is_integer else 0.0
@@ -262,7 +281,7 @@ class _Tracer(Exchange):
         finals = self._finals.setdefault(id(source), {})
         dtype = source.value.dtype
         if node is None:
-            if type(after) is not int and dtype == torch.int64:  # another kind from here on
+            if type(after) is not int and dtype == torch.int64:  # its type changes
                 finals[member] = after
                 self.result.writes.append(PlainWrite(at[0], at[1], at[2], after))
                 return
@@ -280,7 +299,11 @@ class _Tracer(Exchange):
             self._born(at, after)
 
     def _part(self, source: NumberSource) -> None:
-        """Numbers that are one number stay one."""
+        """Check that numbers that are traced as one stay equal.
+
+        Raises:
+            _Parted: they do not.
+        """
         if not source.others:
             return
         members = [(id(p.holder), source.key, source.path) for p in (source.place, *source.others)]
@@ -294,8 +317,7 @@ class _Tracer(Exchange):
 
 @contextlib.contextmanager
 def _compiling(active: bool) -> Iterator[None]:
-    """`torch.compiler.is_compiling()` is true: optimizers skip device checks of the
-    capturable form."""
+    """Within, `torch.compiler.is_compiling()` is true, so optimizers skip device checks of the capturable form."""
     if not active:
         yield
         return
@@ -306,7 +328,7 @@ def _compiling(active: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _exchanged(objects: dict[int, tuple[Any, dict[str, Any], Record]]) -> Iterator[None]:
-    """Let objects have their traced attributes, then put the whole of their `__dict__` back."""
+    """Within, objects have their traced attributes; afterwards their `__dict__` is restored."""
     saved = [(obj, dict(vars(obj))) for obj, _, _ in objects.values()]
     try:
         for obj, traced, _ in objects.values():
@@ -327,12 +349,21 @@ def trace_step(
     active: Callable[[], contextlib.AbstractContextManager[None]],
     step: Callable[[Any], None] = lambda optimizer: optimizer.step(),
 ) -> OptimizerTrace:
-    """Record one step. First as the author set it up; if it branches on a number that only
-    exists on the device, once more in the optimizer's capturable form. Numbers of several parameters
-    that are equal are traced as one, and apart where the step treats them differently.
+    """Record one step.
+
+    First the step runs as the author set it up. If it branches on a number that only exists on the device, it is
+    traced again in the optimizer's capturable form. Equal numbers of several parameters are traced as one number; if
+    the step changes them differently, it is traced again with separate numbers.
+
+    Args:
+        prefix: the name of the optimizer in names of inputs.
+        param_names: names of parameters, by id.
+        active: the context in which ops are recorded.
+        step: runs the optimizer's step.
 
     Raises:
-        GraphTraceError: the step cannot be traced; with the author's line.
+        GraphTraceError: the step cannot be traced; the message has the author's line.
+        NewState: the step creates state.
     """
     has_capturable = any("capturable" in g for o in nested(optimizer) for g in o.param_groups)
     attempts = [False, True] if has_capturable else [False]

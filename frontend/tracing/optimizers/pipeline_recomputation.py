@@ -1,11 +1,11 @@
-"""What a part of a pipeline computes again, rather than take it from another part: views, and marked activations.
+"""Values that a part of a pipeline recomputes instead of taking them from another part: views, and marked activations.
 
-Views (a transposed weight, a reshaped activation) cost nothing where they are made, and a copy where they are kept or
-sent.
+A view (a transposed weight, a reshaped activation) costs nothing where it is made. Kept or sent, it is a copy.
 
-Of a call of a marked module the rank keeps what later ops of the forward read, results of ops that draw random numbers
-or read what changes, and what the call reads. All else is computed again by the backward, from the same ops: they stay
-marked, so that `gflow-checkpoint` puts each call's in front of the gradient that arrives there.
+Of a call of a marked module the rank keeps the operands of the call, values that later ops of the forward read, and
+results of ops that draw random numbers or read values that change. The backward recomputes all other values, by the
+same ops. These stay marked, so that `gflow-checkpoint` places each call's ops before the gradient that reaches the
+call.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ _WITHOUT_STATISTICS = torch.ops.aten._native_batch_norm_legit.no_stats
 def computed_again(
     first: Trace, place: Mapping[TraceOp, int], forward: int, backward: Sequence[TraceOp]
 ) -> list[TraceOp]:
-    """The ops of a stage's forward that its backward runs as well, in order.
+    """The ops of a stage's forward that its backward repeats, in order.
 
     Args:
         first: the trace of a micro-batch.
-        place: the part of each op. forward: that of the stage's forward. backward: the ops of its backward.
+        place: the part of each op.
+        forward: the part of the stage's forward.
+        backward: the ops of its backward.
     """
     inside = [op for op in first.ops if op.scope and place.get(op) == forward]
     if not inside:
@@ -101,12 +103,10 @@ def _elements(value: TraceValue | None) -> int:
 
 
 def _copy(op: TraceOp, changed: Iterable[TraceValue]) -> TraceOp | None:
-    """An op as it can run again; None where it would give something else."""
+    """An op that can be repeated with the same result; None if it cannot."""
     if draws(op):
         return None
-    if (
-        op.func is _BATCH_NORM and op.args[5]
-    ):  # its running statistics are those of another time then
+    if op.func is _BATCH_NORM and op.args[5]:  # its running statistics may have changed by then
         args = (*op.args[:3], *op.args[5:])
         return TraceOp(_WITHOUT_STATISTICS, args, {}, op.results[:3], op.loc, op.scope)
     return op if set(changed).isdisjoint(_read(op)) else None
@@ -117,7 +117,7 @@ def _read(op: TraceOp) -> Iterable[TraceValue]:
 
 
 def _read_outside(first: Trace, call: Mapping[TraceValue, str]) -> set[TraceValue]:
-    """Values of marked calls that the rest of the forward reads, or that leave the micro-batch."""
+    """Values of marked calls that the rest of the forward reads, or that are results of the micro-batch."""
     found = {out.value for out in first.outputs}
     for op in first.ops:
         if op.loc.phase == "forward":

@@ -1,10 +1,10 @@
 """A training step in pipeline stages: the trace of a micro-batch as a forward and a backward for each stage, and the
 updates of each rank.
 
-A stage has the ops of the modules that were put into it (`set_stage`). Other ops of the forward follow what they read;
-what reads inputs of the graph alone is done again wherever it is needed. Ops of the backward belong where the forward's
-op does, those that add up gradients where the last term is made. What one part makes and another reads is a message
-between their ranks, or kept by the rank that has both: skip connections work as others.
+A stage has the ops of the modules that were put into it (`set_stage`). Other ops of the forward follow their operands;
+ops that read only inputs of the graph are repeated wherever they are needed. Ops of the backward belong to the stage
+of their forward op; sums of gradients belong to the stage of the last term. A value that one part computes and another
+reads is a message between their ranks, or is kept if one rank runs both. Skip connections are no special case.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ from ..program.module_stages import ModuleStages, PipelineMesh
 from .pipeline_recomputation import BY_MEMORY, computed_again, is_view, views_again
 from .pipeline_updates import divide_updates
 
-#: what a rank keeps
+#: roles of inputs that one rank keeps
 _OWNED = ("parameter", "buffer", "gradient")
 
 
 @record
 class StagePart:
-    """What one stage does with a micro-batch.
+    """The program of one stage for a micro-batch.
 
-    kind: "F" forward or "B" backward. given: by number, values that other parts make, and its arguments for them. made:
-    by number, values that other parts read. results: results of `build()` that it makes, by their place.
+    Args:
+        kind: "F" forward or "B" backward.
+        given: values of other parts, by number, with the arguments for them.
+        made: values that other parts read, by number.
+        results: results of `build()` that it computes, by index.
     """
 
     kind: str
@@ -53,8 +56,13 @@ class StagePart:
 
 @record
 class Stages:
-    """The parts of a step. Ranks are places in a pipeline. ranks: of each stage. updates: by rank. owners: the rank
-    that keeps an input, of those that one rank alone keeps."""
+    """The programs of a step. Ranks are positions in a pipeline.
+
+    Args:
+        ranks: the rank of each stage.
+        updates: the update program of each rank.
+        owners: the rank that keeps an input, for inputs that only one rank keeps.
+    """
 
     mesh: PipelineMesh
     ranks: tuple[int, ...]
@@ -64,11 +72,11 @@ class Stages:
 
 
 def divide_stages(trace: Trace, stages: ModuleStages) -> Stages:
-    """Divide a step in micro-batches.
+    """Divide the programs of a step in micro-batches among the ranks of a pipeline.
 
     Raises:
-        GraphTraceError: a stage reads what a later one makes; two ranks would keep one tensor; an update reads whole
-            tensors of several ranks.
+        GraphTraceError: a stage reads a value of a later stage, two ranks would keep the same tensor, or an update
+            reads tensors of several ranks.
     """
     assert trace.parts is not None
     first, rest = trace.parts
@@ -81,7 +89,11 @@ def divide_stages(trace: Trace, stages: ModuleStages) -> Stages:
 
 
 def _places(first: Trace, stages: ModuleStages, count: int) -> dict[TraceOp, int]:
-    """The part of each op, by its place in F0, …, Fn, Bn, …, B0; of those that belong to one."""
+    """The part of each op, as an index into F0, …, Fn, Bn, …, B0; without ops that are repeated where they are needed.
+
+    Raises:
+        GraphTraceError: a stage reads a value of a later stage.
+    """
     found: dict[TraceOp, int] = {}
     holders = {i.value: i.name.rpartition(".")[0] for i in first.inputs if i.role == "buffer"}
     of: dict[TraceValue, int] = {}
@@ -94,7 +106,7 @@ def _places(first: Trace, stages: ModuleStages, count: int) -> dict[TraceOp, int
             held = [holders[v] for v in values_in((op.args, op.kwargs)) if v in holders]
             named = next(filter(lambda n: n is not None, map(stages.of, held)), None)
         if named is None and not read and not has_effect(op) and not draws(op):
-            continue  # reads the graph's own inputs, at most
+            continue  # it reads only inputs of the graph, or nothing
         after = max(read, default=0)
         if op.loc.phase == "forward":
             at = after if named is None else named
@@ -143,7 +155,7 @@ def _parts(first: Trace, place: Mapping[TraceOp, int], count: int) -> list[Stage
 
 
 def _read(ops: Sequence[TraceOp], of: Mapping[TraceValue, int]) -> dict[TraceValue, None]:
-    """What a part reads of others. of: the part that makes a value."""
+    """The values of other parts that a part reads. of: the part that computes a value."""
     own = {r for op in ops for r in op.results}
     values = (v for op in ops for v in values_in((op.args, op.kwargs)))
     return {v: None for v in values if v in of and v not in own}
@@ -203,9 +215,10 @@ def _check_memory(first: Trace, ops: Sequence[TraceOp], read: Mapping[TraceValue
 
 
 def _check_kept(first: Trace, parts: Sequence[StagePart]) -> None:
-    """
+    """Check that values for the backward survive.
+
     Raises:
-        GraphTraceError: a backward reads what the forward has written over, perhaps of another micro-batch.
+        GraphTraceError: a backward reads an input that a forward, perhaps of another micro-batch, has overwritten.
     """
     written: dict[TraceValue, StagePart] = {}
     for part in parts:

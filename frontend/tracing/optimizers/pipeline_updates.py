@@ -1,14 +1,14 @@
-"""The updates of each rank of a pipeline, from those of a step in one process.
+"""The updates of each rank of a pipeline, derived from those of a step in one process.
 
-An op belongs to the rank that keeps what it reads. Single numbers (a norm, whether a gradient is finite) that another
-rank needs go there by an all-reduce, to which all others add 0: what is computed from them is computed on every rank,
-with the bits of one process. Numbers that are known at the same time go as one.
+An op belongs to the rank that keeps its operands. Single numbers (a norm, whether a gradient is finite) that other
+ranks need are exchanged by an all-reduce, to which all others contribute 0. Every rank then computes their users, with
+the bits of one process. Numbers that are known at the same time share an all-reduce.
 
     %n0 = linalg_vector_norm(%grad0)             # stage 0
     %n1 = linalg_vector_norm(%grad1)             # stage 1
     %norm = linalg_vector_norm(stack(%n0, %n1))  # both
 
-becomes, on rank 0 (rank 1 has 0 in the first place, and %n1):
+becomes, on rank 0 (rank 1 has 0 at the first position, and then %n1):
 
     %n0 = linalg_vector_norm(%grad0)
     %all = wait_tensor(all_reduce(cat(view(%n0, [1]), zeros([1])), "sum"))
@@ -32,18 +32,18 @@ from ..data.values import SourceLoc, TraceOp, TraceOutput, TraceValue, renamed_o
 from ..dispatch.failures.pruning import prune
 from ..program.module_stages import PIPELINE, PipelineMesh
 
-#: elements of a tensor that is exchanged, at most, where tensors of several ranks meet in one op (norms of a group)
+#: maximal number of elements of an exchanged tensor, if an op reads tensors of several ranks (norms of a group)
 _SMALL = 4096
 
 aten = torch.ops.aten
 
 
 def divide_updates(rest: Trace, owners: dict[TraceValue, int], mesh: PipelineMesh) -> list[Trace]:
-    """The updates of each rank of a pipeline; adds the owners of what is updated with them.
+    """The updates of each rank of a pipeline. Adds the owners of tensors that are updated with them.
 
     Args:
-        rest: what runs after the last micro-batch.
-        owners: by input the rank that keeps it.
+        rest: the program after the last micro-batch.
+        owners: the rank that keeps an input, by its value.
 
     Raises:
         GraphTraceError: an op reads large tensors of several ranks.
@@ -79,7 +79,7 @@ def divide_updates(rest: Trace, owners: dict[TraceValue, int], mesh: PipelineMes
 
 
 def _kept(rest: Trace, places: _Places, owners: Mapping[TraceValue, int]) -> dict[TraceValue, int]:
-    """The ranks of inputs that have none yet, and take a tensor that one rank computes: optimizer state."""
+    """The ranks of inputs without an owner that take a tensor computed by one rank: optimizer state."""
     found = {}
     for out in rest.outputs:
         rank = places.of(out.value)
@@ -91,15 +91,16 @@ def _kept(rest: Trace, places: _Places, owners: Mapping[TraceValue, int]) -> dic
 
 
 def _keeper(rest: Trace, out: TraceOutput, owners: Mapping[TraceValue, int]) -> int | None:
-    """The rank that keeps what an output goes into; None where all have it."""
+    """The rank that keeps the input that an output updates; None if all ranks have it."""
     return None if out.alias is None else owners.get(rest.inputs[out.alias].value)
 
 
 class _Places:
-    """Which rank computes a value (None: each), after how many exchanges, and which values are exchanged when.
+    """Which rank computes a value (None: each), how many exchanges precede it, and which values are exchanged.
 
-    crossing: what a rank computes and others need, with the place of who needs it. ops: by the number of exchanges that
-    come before, with the rank that runs them.
+    Args:
+        crossing: values that one rank computes and others need, with the location of the reader.
+        ops: by the number of preceding exchanges, with the rank that runs them.
     """
 
     def __init__(self, rest: Trace, owners: Mapping[TraceValue, int]) -> None:
@@ -113,15 +114,15 @@ class _Places:
             self._place(op)
 
     def of(self, value: TraceValue) -> int | None:
-        """The rank that has a value; None of what all have."""
+        """The rank that has a value; None if all have it."""
         return self._rank.get(value)
 
     def level(self, value: TraceValue) -> int:
-        """How many exchanges come before it."""
+        """The number of exchanges that precede a value."""
         return self._level.get(value, 0)
 
     def cross(self, value: TraceValue, loc: SourceLoc) -> None:
-        """Let all ranks have a value."""
+        """Exchange a value, so that all ranks have it."""
         if self.of(value) is not None:
             self.crossing.setdefault(value, loc)
 
@@ -154,7 +155,7 @@ class _Places:
 def _ops(
     places: _Places, exchanged: Mapping[TraceValue, TraceValue], rank: int, new: _New
 ) -> Iterator[TraceOp]:
-    """What one rank runs."""
+    """The ops of one rank."""
     levels = [*places.ops, *map(places.level, exchanged)]
     for level in range(1 + max(levels, default=0)):
         for op, at in places.ops.get(level, ()):
@@ -179,7 +180,7 @@ def _exchange(
     loc: SourceLoc,
     new: _New,
 ) -> Iterator[TraceOp]:
-    """Give these values to all ranks. mine: which this rank has."""
+    """Ops that exchange these values between all ranks. mine: whether this rank has each of them."""
     loc = replace(loc, phase="optimizer", module="")
     parts: list[TraceValue] = []
     for own, group in itertools.groupby(zip(values, mine), key=lambda pair: pair[1]):
@@ -217,18 +218,18 @@ def _exchange(
 
 @dataclass
 class _New:
-    """New values of a trace. group: the process group of its exchanges, by name."""
+    """Creates values of a trace. group: the name of the process group of its exchanges."""
 
     ids: Iterator[int]
     group: str
 
     def value(self, shape: tuple[int, ...], dtype: torch.dtype) -> TraceValue:
-        """One that no op makes yet."""
+        """A new value, with row-major strides."""
         return TraceValue(next(self.ids), shape, dtype, row_major_strides(shape))
 
 
 def _sent_as(dtype: torch.dtype) -> torch.dtype:
-    """Gloo and NCCL add up numbers of this type without rounding."""
+    """The dtype in which values are exchanged: Gloo and NCCL add a value and zeros in it without rounding."""
     return dtype if dtype.is_floating_point or dtype.is_complex else torch.int64
 
 

@@ -1,7 +1,7 @@
-"""`lr_scale`: a factor of a parameter group's learning rate, as OneFlow's graphs take it.
+"""`lr_scale`: a factor of a parameter group's learning rate, as in OneFlow's graphs.
 
-PyTorch's optimizers do not read it; timm's schedulers multiply it into `lr` themselves. A graph multiplies
-by it where nothing else does.
+PyTorch's optimizers do not read it; timm's schedulers multiply it into `lr` themselves. A graph multiplies by it where
+nothing else does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LR_SCALE = "lr_scale"
 
 
 def rate_scheduler(optimizer: torch.optim.Optimizer) -> Any:
-    """One of timm's schedulers that sets the learning rates of an optimizer, with their factors; None if there is
+    """The scheduler of timm that sets the learning rates of an optimizer, including their factors; None if there is
     none.
 
     Raises:
@@ -51,10 +51,13 @@ def _may_be_scheduled(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def check_changed(optimizer: torch.optim.Optimizer, group: int) -> bool:
-    """The learning rate of a group that the graph scales has changed. False: by a scheduler that scales it.
+    """Check a change of the learning rate of a group that the graph scales.
+
+    Returns:
+        False if a scheduler that applies the factor made it.
 
     Raises:
-        GraphError: by no scheduler, so it may be scaled already.
+        GraphError: no scheduler made it, so the rate may be scaled already.
     """
     if rate_scheduler(optimizer) is not None:
         return False
@@ -70,7 +73,7 @@ def check_changed(optimizer: torch.optim.Optimizer, group: int) -> bool:
 
 
 def _holders(optimizer: torch.optim.Optimizer, kinds: tuple[type, ...]) -> list[Any]:
-    """The objects of some classes whose `optimizer` is this one."""
+    """The objects of some classes whose attribute `optimizer` is this one."""
     classes: set[Any] = set(kinds)
     while more := {c for k in classes for c in k.__subclasses__()} - classes:
         classes |= more
@@ -82,8 +85,7 @@ def _holders(optimizer: torch.optim.Optimizer, kinds: tuple[type, ...]) -> list[
 def scaled_rates(
     optimizer: torch.optim.Optimizer, groups: Sequence[dict[str, Any]], where: str = ""
 ) -> Iterator[None]:
-    """While active, the `lr` of each of an optimizer's groups (or those that stand for them) is multiplied
-    by its `lr_scale`.
+    """While active, the `lr` of each of an optimizer's groups (or of their mirrors) is multiplied by its `lr_scale`.
 
     Raises:
         GraphTraceError: step() sets a group's `lr` itself.

@@ -1,9 +1,9 @@
 """Loss scaling as part of the trace.
 
-What `torch.amp.GradScaler` does around an eager step, as ops: the loss's gradient is multiplied by
-the scale, gradients are divided by it in float32, and where one of an optimizer's gradients is inf
-or nan all that its step changed keeps the old value. The scale and its growth tracker are the
-scaler's own tensors, inputs of role `scaler_state` that each step updates.
+It records the computations of `torch.amp.GradScaler` as ops. The loss's gradient is multiplied by the scale, and
+gradients are divided by it in float32. If one of an optimizer's gradients is inf or nan, all values that its step
+changed keep their old value. The scale and its growth tracker are the scaler's own tensors, inputs of role
+`scaler_state` that each step updates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PLAIN = (
 
 
 class Tracing(Protocol):
-    """What a scaler needs of the session that traces."""
+    """The interface of the trace in progress that this file uses."""
 
     recorder: Recorder
     rewrites: Rewrites
@@ -50,7 +50,7 @@ class Tracing(Protocol):
 
 @dataclass
 class Before:
-    """The values of everything traced before an optimizer's step, and how many numbers there were."""
+    """The values of all inputs before an optimizer's step, and the number of traced numbers."""
 
     values: dict[int, TraceValue]
     numbers: int
@@ -58,8 +58,7 @@ class Before:
 
 @dataclass
 class LossScale:
-    """Loss scaling in one trace. `scaler`: a `torch.amp.GradScaler`, or one with a constant
-    `scale_factor`."""
+    """Loss scaling in one trace. `scaler`: a `torch.amp.GradScaler`, or one with a constant `scale_factor`."""
 
     scaler: Any
     session: Any
@@ -91,7 +90,7 @@ class LossScale:
     # backward
 
     def seed(self, loss: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
-        """The gradient that the backward pass of `loss` starts with.
+        """The gradient with which the backward pass of `loss` starts.
 
         Raises:
             GraphTraceError: gradients were read before.
@@ -132,13 +131,13 @@ class LossScale:
     def unscale(
         self, index: int, parameters: Sequence[torch.Tensor], in_build: bool = False
     ) -> None:
-        """Divide the gradients of one optimizer by the scale, and see whether they are finite.
+        """Divide the gradients of one optimizer by the scale, and record whether they are finite.
 
-        in_build: while `build()` runs, which reads them.
+        Args:
+            in_build: whether `build()` is running, and reads them.
 
         Raises:
-            GraphTraceError: gradients were made without loss.backward(), or a parameter is
-                of half precision.
+            GraphTraceError: gradients were computed without loss.backward(), or a parameter is in half precision.
         """
         session: Tracing = self.session
         name = f"optimizer.{index}"
@@ -163,8 +162,8 @@ class LossScale:
                 for gradient in scaled:
                     bad = bad | ~torch.isfinite(gradient).all()
                 inverse = self._state["_scale"].wrapper.double().reciprocal().float()
-                # nothing of an update can be computed before all gradients are known: it would
-                # have to be kept beside the old values until then
+                # no part of an update can be computed before all gradients are known: both it and the old
+                # values would have to be kept until then
                 inverse = torch.where(bad, 0.0, inverse)
             self.found[index] = bad
             new = [gradient * inverse for gradient in scaled]
@@ -174,14 +173,14 @@ class LossScale:
                 wrapper.grad = functional(unwrap(gradient), gradient)
 
     def before(self) -> Before:
-        """What is known before an optimizer's step."""
+        """The state before an optimizer's step."""
         return Before(values_now(self.session), len(self.session.recorder.numbers))
 
     def skip(self, which: int, before: Before, step: OptimizerTrace) -> None:
-        """Where an optimizer's gradients are not finite, its step changes nothing.
+        """Undo the step of an optimizer whose gradients are not all finite, by selecting the old values.
 
         Raises:
-            GraphTraceError: it would leave values that are neither tensors nor numbers.
+            GraphTraceError: the step assigns values that are neither tensors nor numbers.
         """
         if self.static:
             return
@@ -209,10 +208,10 @@ class LossScale:
                     )
 
     def update(self) -> None:
-        """The scale and growth tracker after the step, as `aten._amp_update_scale_`.
+        """Record the scale and growth tracker after the step, as `aten._amp_update_scale_` computes them.
 
         Raises:
-            GraphTraceError: there is no gradient that says whether the step was finite.
+            GraphTraceError: there is no gradient whose finiteness could be checked.
         """
         if self.static or not self.found:
             return
@@ -244,7 +243,7 @@ class LossScale:
 
 
 def values_now(session: Tracing) -> dict[int, TraceValue]:
-    """The value that each input of a trace has come to, by its index."""
+    """The current value of each input of a trace, by its index."""
     proxies = {s.index: s for s in session.rewrites.proxies.values()}
     found = {}
     with session.active():
@@ -257,7 +256,7 @@ def values_now(session: Tracing) -> dict[int, TraceValue]:
 def choose(
     session: Tracing, proxy: TensorProxy, condition: TraceValue, yes: TraceValue, no: TraceValue
 ) -> None:
-    """`yes` where `condition`, else `no`, as the value of one input from here on."""
+    """Set the value of one input to `yes` where `condition`, otherwise `no`."""
     fake = session.recorder.fake_like(proxy.real)
     value = session.recorder.value_of(fake)
     loc = session.locator.here()
@@ -273,7 +272,7 @@ def choose(
 
 
 def prepare(scaler: Any, parameters: Sequence[torch.Tensor]) -> bool:
-    """Make a scaler ready: its tensors exist. False where it does nothing."""
+    """Create a scaler's tensors. Returns False if the scaler is disabled."""
     if scaler is None:
         return False
     if not isinstance(scaler, torch.amp.GradScaler):
@@ -289,8 +288,14 @@ def prepare(scaler: Any, parameters: Sequence[torch.Tensor]) -> bool:
 def eager_steps(
     scaler: Any, optimizers: Sequence[torch.optim.Optimizer], unscaled: Sequence[int] = ()
 ) -> list[Any]:
-    """The optimizers' steps on real, scaled gradients; those that were skipped. unscaled: the
-    numbers of the optimizers whose gradients are not scaled any more."""
+    """Run the optimizers' steps on real, scaled gradients.
+
+    Args:
+        unscaled: the indices of the optimizers whose gradients are unscaled already.
+
+    Returns:
+        The steps that were skipped.
+    """
     if scaler is None:
         for optimizer in optimizers:
             with torch.no_grad():

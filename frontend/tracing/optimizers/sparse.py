@@ -1,8 +1,8 @@
-"""Optimizers of tables whose gradients are sparse: a step changes only the rows that were looked up
-(by embeddings, gather, index_select or `w[i]`), and the state that belongs to them.
+"""Optimizers of tables with sparse gradients: a step changes only the rows that were looked up (by embeddings, gather,
+index_select or `w[i]`), and their state.
 
-Gradients in a graph are dense. Which rows were looked up is found in the trace: the backward of a
-look-up names its indices.
+Gradients in a graph are dense. The rows that were looked up are found in the trace: the backward of a look-up has its
+indices as an operand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..dispatch.recorder import Recorder, untraced
 from .scaler import choose, values_now
 
 aten = torch.ops.aten
-#: what may stand between an embedding's gradient and the optimizer: zero rows stay zero
+#: ops that may be between an embedding's gradient and the optimizer: they keep zero rows zero
 _ROWWISE = {
     aten.add.Tensor,
     aten.mul.Tensor,
@@ -36,7 +36,7 @@ _ROWWISE = {
     aten._to_copy.default,
 }
 
-#: backwards of embeddings → where their padding index is among the arguments (none: -1)
+#: backwards of embeddings → the position of their padding index among the arguments (none: -1)
 _BACKWARDS = {
     aten.embedding_dense_backward.default: 3,
     aten._embedding_bag_backward.default: 11,
@@ -55,13 +55,14 @@ _LOOK_UPS = {
     aten.index.Tensor,
     aten.select.int,
 }
-#: those of them that look up along a dimension
+#: look-ups along a dimension
 _ALONG = {aten.gather.default, aten.index_select.default, aten.select.int}
 _ZEROS = {aten.full.default, aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default}
 
 
 def run_step(optimizer: torch.optim.Optimizer) -> None:
-    """`optimizer.step()` on dense gradients; those of `SparseAdam` have to be sparse in its own."""
+    """`optimizer.step()` on dense gradients. `SparseAdam`'s own step requires sparse ones, so another implementation
+    runs."""
     adam = torch.optim.SparseAdam
     if isinstance(optimizer, adam) and type(optimizer).step is adam.step:
         _sparse_adam(optimizer)
@@ -70,7 +71,7 @@ def run_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _calls_none(error: TypeError) -> bool:
-    """Whether a step has called its closure, which is None."""
+    """Whether the error is that a step has called its closure, which is None."""
     frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     takes = any(code.co_name == "step" and "closure" in code.co_varnames for code in frames)
     return takes and "'NoneType' object is not callable" in str(error)
@@ -78,10 +79,10 @@ def _calls_none(error: TypeError) -> bool:
 
 @contextlib.contextmanager
 def one_update(where: str) -> Iterator[None]:
-    """While active, a step that runs the model again, forward or backward, is an error that says so.
+    """While active, report a step that runs the model again, forward or backward, as an error.
 
     Raises:
-        GraphTraceError: on leaving: step() needed a closure, or the history of gradients.
+        GraphTraceError: on leaving: step() needed a closure, or the autograd history of gradients.
     """
     try:
         yield
@@ -104,7 +105,7 @@ def one_update(where: str) -> Iterator[None]:
 
 @torch.no_grad()
 def _sparse_adam(optimizer: torch.optim.SparseAdam) -> None:
-    """Its step for all rows; `keep_rows` undoes it for those that were not looked up."""
+    """The step of `SparseAdam` for all rows; `keep_rows` undoes it for those that were not looked up."""
     for group in optimizer.param_groups:
         beta1, beta2 = group["betas"]
         lr = group["lr"]
@@ -126,7 +127,11 @@ def _sparse_adam(optimizer: torch.optim.SparseAdam) -> None:
 
 
 class SparseStep:
-    """The step of a sparse optimizer in one trace; made before it is traced."""
+    """The step of a sparse optimizer in one trace; created before the step is traced.
+
+    Raises:
+        GraphTraceError: the optimizer has no table, or a gradient is dense.
+    """
 
     def __init__(
         self, session: Any, name: str, optimizer: torch.optim.Optimizer, trained: Sequence[Any]
@@ -161,7 +166,7 @@ class SparseStep:
                 )
 
     def keep_rows(self) -> None:
-        """Rows that were not looked up, and their state, are as before the step."""
+        """Select the old values of rows that were not looked up, and of their state."""
         session = self.session
         after = values_now(session)
         for parameter, ops in self.lookups:
@@ -184,7 +189,7 @@ class SparseStep:
 
 
 def _tables(session: Any) -> set[int]:
-    """The ids of parameters that embeddings look up, and of those that this trace looks up."""
+    """The ids of weights of embedding modules, and of parameters whose rows this trace looks up."""
     found = {
         id(module.weight)
         for module in session.table.modules
@@ -200,7 +205,7 @@ def _tables(session: Any) -> set[int]:
 
 
 def _lookups(made: dict[TraceValue, TraceOp], gradient: TraceValue) -> list[TraceOp] | None:
-    """The backwards of look-ups that a gradient is the sum of; None where there is more to it."""
+    """The backwards of look-ups whose sum a gradient is; None if it is no such sum."""
     op = made.get(gradient)
     if op is None:
         return None
@@ -222,7 +227,7 @@ def _lookups(made: dict[TraceValue, TraceOp], gradient: TraceValue) -> list[Trac
 
 
 def _adds_rows(made: dict[TraceValue, TraceOp], op: TraceOp) -> bool:
-    """Whether an op is the backward of a look-up of rows that no embedding makes."""
+    """Whether an op is the backward of a look-up of rows that belongs to no embedding."""
     if op.func is aten.select_backward.default:
         return bool(op.args[2] == 0)
     base = made.get(op.args[0]) if op.func in _ADDITIONS else None
@@ -237,7 +242,7 @@ def _adds_rows(made: dict[TraceValue, TraceOp], op: TraceOp) -> bool:
 
 
 def _index(session: Any, op: TraceOp, rows: int) -> tuple[Any, int]:
-    """The numbers of the rows that an op's gradient belongs to, and the one that is padding (none: -1)."""
+    """The indices of the rows to which an op's gradient belongs, and the padding index (none: -1)."""
     if op.func in _BACKWARDS:
         at = _BACKWARDS[op.func]
         return op.args[1], op.args[at] if len(op.args) > at else -1
@@ -250,7 +255,7 @@ def _index(session: Any, op: TraceOp, rows: int) -> tuple[Any, int]:
 
 
 def _rows(session: Any, ops: Sequence[TraceOp], rows: int) -> TraceValue:
-    """Which rows were looked up, as bools."""
+    """A boolean mask of the rows that were looked up."""
     counts = _emit(session, aten.full.default, ([rows], 0.0), (rows,), torch.float32)
     for op in ops:
         index, padding = _index(session, op, rows)

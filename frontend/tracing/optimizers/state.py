@@ -1,10 +1,9 @@
 """Initial optimizer state, without a training step.
 
-Most optimizers create their state at their first step (zeros, a counter at 0). The step is
-run on copies of the parameters, and the first value assigned to each state entry is kept.
-That it really is the initial state is checked, not assumed: for a parameter of every kind, a
-step from it must give the same parameter and state as the first step from nothing, on the same
-random gradient. All of it happens on the CPU: a GPU would have to be waited for at each comparison.
+Most optimizers create their state at their first step (zeros, a counter at 0). The step is run on copies of the
+parameters, and the first value assigned to each state entry is kept. That it really is the initial state is checked:
+for a parameter of every kind, a step from it must give the same parameter and state as the first step without state,
+on the same random gradient. All of this happens on the CPU, since each comparison would have to wait for a GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .step_hooks import HOOKS, without_hooks
 
 
 class _Entry(dict[Any, Any]):
-    """A state dict that remembers the first value of each key."""
+    """A state dict that records the first value of each key."""
 
     def __init__(self, items: dict[Any, Any] | None = None) -> None:
         super().__init__()
@@ -53,7 +52,7 @@ class _Entry(dict[Any, Any]):
 
 
 class _State(defaultdict[Any, Any]):
-    """An optimizer state made of such entries."""
+    """An optimizer state that consists of `_Entry`s."""
 
     def __init__(self) -> None:
         super().__init__(_Entry)
@@ -68,7 +67,8 @@ _CPU = torch.device("cpu")
 
 
 def _copy(value: Any, device: torch.device = _CPU, fresh: bool = True) -> Any:
-    """A copy of nested state with its tensors on `device`. fresh: tensors that are there already are copied, too."""
+    """A copy of nested state with its tensors on `device`. fresh: whether tensors that are on the device already are
+    copied, too."""
     if isinstance(value, torch.Tensor):
         return value.detach().to(device, copy=fresh)
     if isinstance(value, (list, tuple)):
@@ -93,7 +93,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def nested(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """An optimizer, and those that it holds: as attributes, or in lists and dicts there."""
+    """An optimizer, and those that it contains in attributes, or in lists and dicts in attributes."""
     found: dict[int, torch.optim.Optimizer] = {}
 
     def visit(value: Any) -> None:
@@ -115,15 +115,15 @@ def nested(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """The state of an optimizer and of those that it holds, each once."""
+    """The state of an optimizer and of those that it contains, each once."""
     return list({id(o.state): o.state for o in nested(optimizer)}.values())
 
 
 def _deep_copy(value: Any, memo: dict[int, Any]) -> Any:
-    """A copy; the thing itself where Python cannot copy it (a lock, a process group)."""
+    """A copy; the object itself if Python cannot copy it (a lock, a process group)."""
     try:
         return copy.deepcopy(value, memo)
-    # what its class raises: with `__getattr__ = dict.__getitem__`, a KeyError for `__deepcopy__`
+    # a class may raise anything: with `__getattr__ = dict.__getitem__`, a KeyError for `__deepcopy__`
     except Exception:
         return value
 
@@ -132,8 +132,12 @@ def _deep_copy(value: Any, memo: dict[int, Any]) -> Any:
 def _on_copies(
     optimizer: torch.optim.Optimizer, memo: dict[int, Any], taken: Mapping[int, torch.Tensor]
 ) -> Iterator[None]:
-    """While active, an optimizer and those that it holds work on copies of all that they know. memo: copies
-    by the ids of what they are of, as for `deepcopy`. taken: copies of the parameters that a step is made of."""
+    """While active, an optimizer and those that it contains work on copies of all that they refer to.
+
+    Args:
+        memo: copies by the ids of the originals, as for `deepcopy`.
+        taken: copies of the parameters of the step.
+    """
     optimizers = nested(optimizer)
     saved = [dict(vars(o)) for o in optimizers]
     memo |= {id(o): o for o in optimizers}
@@ -152,7 +156,7 @@ def _on_copies(
     copies = [{k: _deep_copy(v, memo) for k, v in attributes.items()} for attributes in saved]
     for group in {id(g): g for attributes in copies for g in attributes["param_groups"]}.values():
         group["params"] = [p for p in group["params"] if id(p) in taken]
-        if group.get("capturable"):  # says where counters are; the CPU refuses it
+        if group.get("capturable"):  # it selects the device of counters, and is refused on a CPU
             group["capturable"] = False
     try:
         for o, attributes in zip(optimizers, copies, strict=True):
@@ -172,8 +176,13 @@ def _probe(
     gradients: list[torch.Tensor],
     initial: list[list[dict[Any, Any]]] | None,
 ) -> tuple[list[torch.Tensor], list[list[dict[Any, Any]]], list[list[dict[Any, Any]]]]:
-    """One real step on copies, which may write into the gradients: new parameters; for each of the optimizers' states
-    (see `_states`), new entries of the parameters, and the first values of those."""
+    """Run one real step on copies, which may write into the gradients.
+
+    Returns:
+        The new parameters; for each of the optimizers' states (see `_states`) the new entries of the parameters, and
+            the first
+        values of these.
+    """
     copies = {id(p): _copy(local_of(p)).requires_grad_(p.requires_grad) for p in parameters}
     for p, grad in zip(parameters, gradients, strict=True):
         copies[id(p)].grad = grad
@@ -183,7 +192,7 @@ def _probe(
     pairs = [(p, copies[id(p)]) for p in parameters]
     pairs += [(p, p.detach().clone().requires_grad_(p.requires_grad)) for p in others]
     pairs += copies_outside(optimizers, every.values())
-    memo: dict[int, Any] = dict(every)  # code sees parameters themselves
+    memo: dict[int, Any] = dict(every)  # code gets the parameters themselves
     states = []
     for n, real in enumerate(_states(optimizer)):
         state = _State()
@@ -217,8 +226,8 @@ def _zeros(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sample(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> list[int]:
-    """The smallest parameter of each group, dtype and number of dimensions: one stands for
-    all that an optimizer treats alike. Those that it may tell apart stand for themselves."""
+    """The smallest parameter of each group, dtype and number of dimensions: it represents all parameters that an
+    optimizer treats alike. Those that it may treat individually represent themselves."""
     own = told_apart(nested(optimizer), parameters)
     groups = {id(p): i for i, g in enumerate(optimizer.param_groups) for p in g["params"]}
     smallest: dict[Any, int] = {}
@@ -230,7 +239,7 @@ def _sample(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) ->
 
 
 def _blank(value: Any) -> Any:
-    """Entries with zeros for all tensors in them."""
+    """Entries with zeros in place of all tensors."""
     if isinstance(value, list):
         return [_blank(v) for v in value]
     zeros = torch.zeros_like
@@ -238,8 +247,8 @@ def _blank(value: Any) -> Any:
 
 
 def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> bool:
-    """Give the parameters that have none their initial state, in the optimizer and in those that it
-    holds. False when the state can only be made from real gradients."""
+    """Give the parameters without state their initial state, in the optimizer and in those that it contains. Returns
+    False if the state can only be created from real gradients."""
     states = _states(optimizer)
     missing = [p for p in parameters if not any(state.get(p) for state in states)]
     if not missing:
@@ -271,10 +280,10 @@ def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tenso
 def _whole(
     optimizer: torch.optim.Optimizer, entry: dict[Any, Any], parameter: torch.Tensor
 ) -> dict[Any, Any]:
-    """The state of a global parameter: what has the shape of a rank's part lies as the parameter does.
+    """The state of a global parameter: a tensor with the shape of a rank's shard gets the parameter's placements.
 
     Raises:
-        GraphTraceError: a state has another shape, so that it is not known what it is a part of.
+        GraphTraceError: a state has another shape, so its placements are unknown.
     """
     if not is_global(parameter):
         return entry
@@ -293,10 +302,10 @@ def _whole(
 
 
 def state_to_devices(optimizer: torch.optim.Optimizer) -> None:
-    """Bring step counters to the GPU that their parameters are on.
+    """Move step counters to the GPU of their parameters.
 
-    PyTorch keeps them on the CPU unless it is told that a step is captured (`capturable=True`); a compiled
-    step would have to wait for the GPU to bring each back.
+    PyTorch keeps them on the CPU unless `capturable=True`; a compiled step would have to wait for the GPU to return
+    each of them.
     """
     for state in _states(optimizer):
         for parameter, entry in state.items():

@@ -1,4 +1,5 @@
-"""Hooks of `optimizer.step()`: Python around a step, which runs at each call, outside of the program."""
+"""Hooks of `optimizer.step()`: Python code before and after a step, which runs at each call, outside of the
+program."""
 
 from __future__ import annotations
 
@@ -21,18 +22,18 @@ from gflow.errors import GraphError
 from ..context.location import here
 from ..context.threads import here_only
 
-#: the optimizer's attributes that hold them
+#: attributes of optimizers that hold hooks
 HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-#: the names in `torch.optim.optimizer` of those for all optimizers
+#: names in `torch.optim.optimizer` of the hooks for all optimizers
 _GLOBAL = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
-#: what takes gradients away, of which there are none
+#: functions that clear gradients, which do not exist here
 _ZERO_GRAD = [
     inspect.unwrap(kind.zero_grad).__code__ for kind in (torch.optim.Optimizer, torch.nn.Module)
 ]
 
 
 class _Elsewhere(OrderedDict[int, Any]):
-    """Global hooks, which are none for the thread that made this."""
+    """Global hooks that are empty for the thread that created this object."""
 
     def __init__(self, real: Any) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class _Elsewhere(OrderedDict[int, Any]):
 
 @contextlib.contextmanager
 def without_hooks(optimizers: Sequence[torch.optim.Optimizer] = ()) -> Iterator[None]:
-    """While active, steps that this thread makes run no global hooks, and none of `optimizers`."""
+    """While active, steps of this thread run no global hooks, and no hooks of `optimizers`."""
     saved = [(vars(o), n, vars(o)[n]) for o in optimizers for n in HOOKS if n in vars(o)]
     places = vars(torch_optimizer)
     hooks = [places[name] for name in _GLOBAL]
@@ -62,7 +63,7 @@ def without_hooks(optimizers: Sequence[torch.optim.Optimizer] = ()) -> Iterator[
 
 
 def has_hooks(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-    """Whether a step of one of these runs hooks."""
+    """Whether a step of one of these optimizers runs hooks."""
     for optimizer in optimizers:
         attributes = vars(optimizer)
         if attributes.get(HOOKS[0]) or attributes.get(HOOKS[1]):
@@ -71,7 +72,7 @@ def has_hooks(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
 
 
 def _for_all(after: bool) -> list[Any]:
-    """The hooks for all optimizers, without those by which another thread's trace sees steps."""
+    """The hooks for all optimizers, without those by which another thread's trace observes steps."""
     hooks = getattr(torch_optimizer, _GLOBAL[after])
     if not hooks:
         return []
@@ -79,10 +80,10 @@ def _for_all(after: bool) -> list[Any]:
 
 
 def check_hooks(optimizers: Sequence[torch.optim.Optimizer], scaler: Any) -> None:
-    """Hooks can run around the program.
+    """Check that hooks can run before and after the program.
 
     Raises:
-        GraphError: several optimizers make steps, or a scaler may skip one.
+        GraphError: several optimizers step, or a scaler may skip a step.
     """
     if len(optimizers) > 1:
         raise GraphError(
@@ -99,7 +100,7 @@ def check_hooks(optimizers: Sequence[torch.optim.Optimizer], scaler: Any) -> Non
 
 
 class _WithoutGradients(TorchFunctionMode):
-    """An error where a hook asks for gradients, which do not exist outside of the program."""
+    """A mode that raises an error if a hook reads gradients, which do not exist outside of the program."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -119,8 +120,8 @@ _GRADIENT = {_SLOT.__get__, _SLOT.__set__, _SLOT.__delete__}
 
 
 class _KeepingParameters(TorchDispatchMode):
-    """An error where a hook writes to one of the parameters: before the program runs is before its forward, not
-    between backward and step."""
+    """A mode that raises an error if a hook writes to one of the parameters: before the program runs is before its
+    forward, not between backward and step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
@@ -153,7 +154,7 @@ def run_hooks(optimizer: torch.optim.Optimizer, after: bool) -> None:
     """Run the hooks before a step, or those after it.
 
     Raises:
-        GraphError: one uses gradients, changes the arguments of `step()`, or changes parameters before it.
+        GraphError: a hook reads gradients, changes the arguments of `step()`, or changes parameters before the step.
     """
     own = vars(optimizer).get(HOOKS[after], {})
     common = _for_all(after)

@@ -1,4 +1,4 @@
-"""Keys of parameter groups that an optimizer carries along and does not read."""
+"""Keys of parameter groups that an optimizer keeps and does not read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 _CORRECTION = "do_bias_correction"
 
-#: keys that schedulers and people leave in groups, which change no step
+#: keys of schedulers and of users that change no step
 _NOTES = {
     # schedulers
     "initial_lr", "swa_lr", "min_lr", "max_lr", "base_lr", "last_lr", "base_momentum", "max_momentum",
@@ -18,7 +18,7 @@ _NOTES = {
     "name", "names", "group_name", "param_group_name", "module_name", "label", "tag", "description",
     "layer", "layer_id", "layer_name", "index", "group_index",
 }  # fmt: skip
-#: keys that need not be read by a step
+#: keys that a step need not read
 _INERT = _NOTES | {
     "params", "param_names", "lr", "foreach", "fused", "capturable", "differentiable",
     "lr_scale", "clip_grad_max_norm", "clip_grad_norm_type", _CORRECTION,
@@ -26,12 +26,12 @@ _INERT = _NOTES | {
 
 
 def is_note(key: Any) -> bool:
-    """Whether a key of a group changes no step, whatever the optimizer."""
+    """Whether a key of a group changes no step of any optimizer."""
     return key in _NOTES or f"{key}".startswith("initial_")
 
 
 def unread_problem(optimizer: torch.optim.Optimizer) -> str | None:
-    """What a group asks for that the optimizer would not do, without a word."""
+    """An option in a group that the optimizer would silently ignore, as an error message; None if there is none."""
     if getattr(optimizer, "is_second_order", False):
         return (
             f"{type(optimizer).__name__} differentiates gradients (it needs backward(create_graph=True)); in a "
@@ -57,8 +57,13 @@ def unread_problem(optimizer: torch.optim.Optimizer) -> str | None:
 def foreign_keys(
     optimizers: Sequence[Any], groups: Sequence[tuple[int, dict[str, Any], Any]]
 ) -> str | None:
-    """A key of a group that is neither the optimizer's own nor read by its step. optimizers: it, and what it
-    holds; groups: their numbers, and what stood for each while the step was traced."""
+    """A key of a group that is not the optimizer's own and that its step did not read, as an error message; None if
+    there is none.
+
+    Args:
+        optimizers: the optimizer, and those that it contains.
+        groups: the indices of groups, with their mirrors.
+    """
     own = {*_INERT}
     for optimizer in optimizers:
         own |= {*getattr(optimizer, "defaults", {})}

@@ -1,10 +1,10 @@
-"""Tensors that share memory when a call is over: results with arguments, and what stays until the next one.
+"""Tensors that share memory after a call: results with arguments, and tensors that are kept for the next call.
 
-Results that lie in the memory of an argument or of another result do so for the caller, too (`result_views`).
+Results that share memory with an argument or with another result do so for the caller, too (`result_views`).
 
-A program keeps what is assigned to a buffer, an attribute or an optimizer's state in the memory of the tensor that was
-there. So two of these cannot become one tensor, or views of one: a later update in place would reach both in eager,
-and one of them in a program.
+A program writes a tensor that is assigned to a buffer, an attribute or an optimizer's state into the memory of the
+previous tensor. Therefore two of these cannot become one tensor, or views of one: a later update in place would change
+both in eager, and one of them in a program.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..data.values import ResultView, TraceInput, TraceValue
 from .shared import overlap
 
 _views: Any = torch._C._functionalization
-#: views whose elements are not those of the memory
+#: view ops that change elements without changing memory
 _FLIPS = (_views._conj_ViewMeta, _views._neg_view_ViewMeta)
 
 
@@ -32,13 +32,16 @@ def check_ends(
     inputs: Sequence[TraceInput],
     where: str,
 ) -> None:
-    """
+    """Check that tensors that the call assigns share no memory.
+
     Args:
-        ends: by the numbers of inputs, the traced tensors that they have become. assigned: those of them that got
-            another tensor.
+        ends: the final traced tensors of inputs, by index.
+        assigned: the indices of inputs that got another tensor.
+        inputs: all inputs.
+        where: the beginning of errors.
 
     Raises:
-        GraphTraceError: one of these shares memory with another end.
+        GraphTraceError: an assigned tensor shares memory with another final tensor.
     """
     by_storage: dict[int, list[int]] = {}
     for index, end in ends.items():
@@ -56,13 +59,15 @@ def check_made(
     known: Mapping[int, str],
     where: Callable[[], str],
 ) -> None:
-    """
+    """Check that the state that an optimizer created shares no memory.
+
     Args:
-        made: names and tensors of an optimizer's state after a step. known: parameters, by the addresses of their
-            storages.
+        made: names and tensors of the state after a step.
+        known: names of parameters, by the addresses of their storages.
+        where: gives the beginning of errors.
 
     Raises:
-        GraphTraceError: one lies in the memory of a parameter, or of another one.
+        GraphTraceError: a tensor shares memory with a parameter, or with another one.
     """
     before: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for name, tensor in made:
@@ -83,11 +88,12 @@ def result_views(
     known: Mapping[int, tuple[torch.Tensor, TraceValue]],
     concrete: Callable[[Any], Any],
 ) -> list[ResultView]:
-    """Which results lie in other memory than their own.
+    """The results that are views of an argument or of another result.
 
     Args:
-        results: as traced. known: by storages of traced tensors, the traced argument that it is of, and its value.
-        concrete: gives a size as an integer.
+        results: traced tensors.
+        known: for storages of traced tensors, the traced argument and its value.
+        concrete: converts a size to an integer.
     """
     found = []
     whole = {id(base): (base, value) for base, value in known.values()}
@@ -130,8 +136,9 @@ def result_views(
 
 
 def _is_flipped(tensor: torch.Tensor) -> bool:
-    """Whether a traced tensor's elements are the conjugates or negatives of what lies in memory. A view of a conjugate
-    does not say so once the conjugate was updated: then its value has been computed, though it lies where it did."""
+    """Whether a traced tensor's elements are the conjugates or negatives of the elements in memory. A view of a
+    conjugate does not have the flag any more once the conjugate was updated: its value has been computed, and its
+    address is the same."""
     if tensor.is_conj() or tensor.is_neg():
         return True
     if not torch._is_functional_tensor(tensor):
@@ -141,7 +148,7 @@ def _is_flipped(tensor: torch.Tensor) -> bool:
 
 @record
 class _Place:
-    """Where a traced tensor lies: in a storage, from one element up to another."""
+    """The range of elements of a traced tensor in its storage."""
 
     storage: int
     shape: tuple[int, ...]
@@ -166,7 +173,7 @@ class _Place:
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether parts of one memory may meet: by where they begin and end."""
+    """Whether two tensors of one storage may overlap, judged by their first and last elements."""
     with torch._C.DisableTorchFunction():
         mine, other = _Place.of(a), _Place.of(b)
     return mine.begin < other.end and other.begin < mine.end

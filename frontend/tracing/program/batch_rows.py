@@ -1,7 +1,7 @@
-"""Micro-batches of global tensors: each rank splits the rows that it holds, so a micro-batch has some of each rank's.
+"""Micro-batches of global tensors: each rank splits its own rows, so a micro-batch has some rows of each rank.
 
-Results that are rows of the batch lie as the inputs do, and each rank joins its own; other results are whole on every
-rank. Rows that lie otherwise would be joined in another order than the inputs' rows have.
+Results with the rows of the batch have the sharding of the inputs, and each rank concatenates its own; other results
+are replicated. Rows with another sharding would be concatenated in another order than the rows of the inputs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _ROWS = "S(0)"
 def rows_and_axes(
     inputs: Iterable[TraceInput], mesh: Any, name: str
 ) -> tuple[int, tuple[str, ...]]:
-    """How many rows a micro-batch has (-1 if inputs differ), and the axes of the mesh over which they are split.
+    """The number of rows of a micro-batch (-1 if inputs differ), and the mesh axes over which they are sharded.
 
     Raises:
-        GraphTraceError: inputs are split over different axes: their rows would not be those of the same samples.
+        GraphTraceError: inputs are sharded over different axes, so their rows would not belong to the same samples.
     """
     axes, found = axes_of(mesh), {}
     given = [i for i in inputs if i.role == "input" and i.value.shape]
@@ -43,10 +43,10 @@ def rows_and_axes(
 
 
 def check_joined(trace: Trace, shardings: Sequence[Any]) -> None:
-    """Check the results of what each micro-batch runs. shardings: of its results; none without global tensors.
+    """Check the results of a micro-batch's program. shardings: of its results; empty without global tensors.
 
     Raises:
-        GraphTraceError: rows of a result lie otherwise than those of the inputs.
+        GraphTraceError: rows of a result have another sharding than those of the inputs.
     """
     if trace.mesh is None:
         return

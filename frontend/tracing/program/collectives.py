@@ -1,9 +1,8 @@
-"""Collectives in `build()`: what of `torch.distributed` a graph holds, and what it refuses.
+"""Collectives in `build()`: which functions of `torch.distributed` a graph supports.
 
-Functional collectives (`torch.distributed._functional_collectives`, `torch.ops._c10d_functional`) are
-recorded as they are. Functions of `torch.distributed` that write into a tensor become a functional one
-and a copy while `build()` runs. Every one is complete when its step ends: `wait()` has nothing to wait
-for.
+Functional collectives (`torch.distributed._functional_collectives`, `torch.ops._c10d_functional`) are recorded as they
+are. While `build()` runs, functions of `torch.distributed` that write into a tensor become a functional collective and
+a copy. Every collective is complete when its step ends, so `wait()` does nothing.
 """
 
 from __future__ import annotations
@@ -30,15 +29,16 @@ _ADVICE = (
 
 
 def is_collective(op: TraceOp) -> bool:
-    """Whether all ranks take part in an op: it is never dropped, nor done again."""
+    """Whether all ranks take part in an op. Such an op is never dropped, nor repeated."""
     func = op.func
     return func.namespace == "_c10d_functional" and is_collective_name(str(func))
 
 
 def refuse(func: Any, where: str) -> None:
-    """
+    """Refuse an op.
+
     Raises:
-        GraphTraceError: an op of a process group that is no functional collective.
+        GraphTraceError: it is an op of a process group, but no functional collective.
     """
     if func.namespace == "c10d":
         raise GraphTraceError(
@@ -92,25 +92,25 @@ def in_place() -> dict[Any, Callable[..., Any]]:
 
 
 class Done:
-    """What a collective with `async_op=True` gives: it has completed."""
+    """The result of a collective with `async_op=True`: it has completed."""
 
     def __init__(self, result: Any) -> None:
         self._result = result
 
     def wait(self, timeout: Any = None) -> bool:
-        """Nothing to wait for."""
+        """Return at once."""
         return True
 
     def is_completed(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def is_success(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def result(self) -> Any:
-        """What it has written to."""
+        """The tensors that it has written to."""
         return self._result
 
 
@@ -177,7 +177,7 @@ def broadcast(
 def all_gather_into_tensor(
     output_tensor: Tensor, input_tensor: Tensor, group: Any = None, async_op: bool = False
 ) -> Any:
-    """`torch.distributed.all_gather_into_tensor`: concatenated, or stacked, by the output's shape."""
+    """`torch.distributed.all_gather_into_tensor`: concatenated or stacked, depending on the output's shape."""
     group = _group(group)
     ops = torch.ops._c10d_functional
     flat = _wait(ops.all_gather_into_tensor(_flat(input_tensor), _size(group), group.group_name))
@@ -190,7 +190,7 @@ def all_gather(
     """`torch.distributed.all_gather` of tensors of one shape.
 
     Raises:
-        GraphTraceError: shapes differ, or there is not one tensor for each rank.
+        GraphTraceError: shapes differ, or the number of tensors is not that of the ranks.
     """
     group = _group(group)
     if any(t.shape != tensor.shape for t in tensor_list) or len(tensor_list) != _size(group):
@@ -245,7 +245,7 @@ def all_to_all_single(
 
 
 def barrier(*_: Any, **__: Any) -> None:
-    """A barrier has no data that the graph could order by.
+    """Refuse a barrier, which has no data by which a graph could order it.
 
     Raises:
         GraphTraceError: always.
@@ -290,8 +290,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def replaced() -> list[tuple[Any, str, Any]]:
-    """(module, name, function) for what stands in for functions of `torch.distributed` while `build()`
-    runs; in other threads they are the originals."""
+    """(module, name, function) of replacements for functions of `torch.distributed` while `build()` runs; other
+    threads keep the originals."""
     if not dist.is_available() or not dist.is_initialized():
         return []
     found = []

@@ -1,8 +1,8 @@
-"""Data-parallel modules in `build()`: what `DistributedDataParallel` does by hooks, as ops of the graph.
+"""Data-parallel modules in `build()`: records the effect of the hooks of `DistributedDataParallel` as ops.
 
-The module inside is traced in its place. Its buffers are those of rank 0 at each call (`broadcast_buffers`), and the
+The wrapped module is traced instead. Its buffers are broadcast from rank 0 at each call (`broadcast_buffers`), and the
 gradients of its parameters are averaged over its process group before anything reads them: clipping, a scaler, an
-optimizer. Under gradient accumulation that is once a step.
+optimizer. Under gradient accumulation this happens once a step.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ def is_data_parallel(module: torch.nn.Module) -> bool:
 class DataParallel:
     """The data-parallel modules of one trace.
 
-    axes: process groups by name, and the mesh axes that they are in the program. reduced: results of the collectives
-    that average gradients, and the parameters' names. buckets: of the same, how many bytes are sent as one at most,
-    where the module says so. copied: by the ids of parameters, the group whose ranks each have a copy.
+    Args:
+        axes: by the name of a process group, its mesh axis in the program.
+        reduced: results of the collectives that average gradients, with the parameters' names.
+        buckets: for these, the maximal bytes of a message, if the module limits them.
+        copied: by the id of a parameter, the group over which it is replicated.
     """
 
     def __init__(self) -> None:
@@ -51,14 +53,14 @@ class DataParallel:
         self._done: set[int] = set()
 
     def enter(self, module: torch.nn.Module, here: str, training: bool) -> torch.nn.Module | None:
-        """The module that is called in place of a data-parallel one; None for others.
+        """The module to call instead of a data-parallel one; None for others.
 
         Args:
             here: file and line of the call.
-            training: whether gradients are made and used by the graph itself.
+            training: whether the graph itself computes and uses gradients.
 
         Raises:
-            GraphTraceError: it does something that a graph would lose.
+            GraphTraceError: the module does something that a graph would lose.
         """
         if not isinstance(module, DistributedDataParallel):
             return None
@@ -86,14 +88,14 @@ class DataParallel:
         return module.module
 
     def _named(self, group: Any) -> str:
-        """The name of a group, which is an axis of the mesh from now on."""
+        """The name of a group, which becomes an axis of the mesh."""
         name: str = group.group_name
         self.axes[name] = "dp" if group is dist.group.WORLD else f"dp_{name}"
         self.groups[name] = group
         return name
 
     def divide(self, modules: Sequence[ShardedModule], training: bool) -> list[tuple[Any, str]]:
-        """Take modules of `fully_shard` as data-parallel ones: the mesh of each, and the name of its group."""
+        """Treat modules of `fully_shard` as data-parallel. Returns the mesh of each, and the name of its group."""
         found: dict[tuple[str, int], Any] = {}
         for module in modules:
             for p, group in module.parameters:
@@ -103,13 +105,13 @@ class DataParallel:
                 if training and p.requires_grad:
                     self._group_of[id(p)], self._limits[id(p)] = group, ()
         for (name, dims), mesh in found.items():
-            if dims > 1:  # tensor parallelism is along the others
+            if dims > 1:  # the other dimensions are for tensor parallelism
                 self.axes[name] = axes_of(mesh)[0]
         return [(mesh, name) for (name, _), mesh in found.items()]
 
     @property
     def waiting(self) -> bool:
-        """Whether gradients are to be averaged."""
+        """Whether gradients remain to be averaged."""
         return bool(self._group_of)
 
     def averages(self, parameter: Tensor) -> bool:
@@ -119,11 +121,13 @@ class DataParallel:
     def reduce(
         self, session: Any, parameters: list[Tensor], layouts: dict[int, Layout], *, in_build: bool
     ) -> None:
-        """Average the gradients of these parameters that have one, each once; those of a program of global tensors lie
-        as their parameters do from then on, which adds up what ranks have of them.
+        """Average the gradients of these parameters, each once. Gradients in a program of global tensors get the
+        sharding of their parameters, which reduces partial sums.
 
-        session: the tracing under way. layouts: of global parameters, by id. in_build: while `build()` runs, which
-        reads them.
+        Args:
+            session: the trace in progress.
+            layouts: of global parameters, by id.
+            in_build: whether `build()` is running, and reads the gradients.
         """
         due = [p for p in parameters if id(p) in {**self._group_of, **layouts}]
         due = [p for p in due if id(p) not in self._done]
@@ -152,13 +156,13 @@ class DataParallel:
                 wrapper.grad = session.detached(ops.wait_tensor(started))
 
     def use(self) -> None:
-        """Programs find their process groups."""
+        """Register the process groups, so that programs find them by name."""
         for name, group in self.groups.items():
             axis = self.axes[name]
             use({axis: dist.get_world_size(group)}, (axis,), group)
 
     def forget(self) -> None:
-        """Gradients are as before `reduce`."""
+        """Undo `reduce`."""
         self._done.clear()
         self.reduced.clear()
         self.buckets.clear()
@@ -166,7 +170,7 @@ class DataParallel:
 
 @contextlib.contextmanager
 def _recording(session: Any, in_build: bool) -> Iterator[None]:
-    """Ops are recorded as the optimizer's."""
+    """Within, ops are recorded as part of the optimizer phase."""
     before = session.locator.optimizer
     session.locator.optimizer = True
     try:
@@ -182,7 +186,7 @@ def _recording(session: Any, in_build: bool) -> Iterator[None]:
 
 
 def _limits(module: DistributedDataParallel) -> tuple[int, ...]:
-    """The bytes of `bucket_cap_mb`, or of each in `bucket_cap_mb_list`; () where neither was given."""
+    """The bytes of `bucket_cap_mb`, or of each in `bucket_cap_mb_list`; () if neither was given."""
     if module.bucket_bytes_cap_default:
         return ()
     return tuple(getattr(module, "bucket_bytes_cap_list", ())) or (module.bucket_bytes_cap,)

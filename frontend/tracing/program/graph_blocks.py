@@ -1,7 +1,7 @@
-"""What OneFlow's `GraphModule` and `GraphTensor` say of themselves: their names in a graph, and their kind.
+"""OneFlow's `GraphModule` and `GraphTensor`: the name of a module or tensor in a graph, and its type.
 
-In `build()` all modules of the graph have names. Elsewhere names are known of what was reached through a graph's
-attribute (`graph.model.fc.weight`); the same module in two graphs has the name that it had last.
+In `build()` all modules of the graph have names. Elsewhere, modules and tensors have names if they were reached
+through a graph's attribute (`graph.model.fc.weight`); a module in two graphs has the last such name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gflow.errors import GraphAttributeError, GraphError
 from ..context.location import here
 from ..context.ranks import world_size
 
-#: id of a module or tensor → itself, and its path in a graph
+#: id of a module or tensor → the object, and its path in a graph
 _paths: dict[int, tuple[weakref.ref[Any], str]] = {}
 #: id of a module → its path, in the graph whose `build()` runs
 _building: ContextVar[Mapping[int, str] | None] = ContextVar("building", default=None)
@@ -27,7 +27,7 @@ _building: ContextVar[Mapping[int, str] | None] = ContextVar("building", default
 
 @contextlib.contextmanager
 def named_by(names: Mapping[int, str]) -> Iterator[None]:
-    """Modules have these paths, by their ids, while `build()` runs inside."""
+    """Within, while `build()` runs, modules have these paths, by their ids."""
     token = _building.set(names)
     try:
         yield
@@ -36,7 +36,7 @@ def named_by(names: Mapping[int, str]) -> Iterator[None]:
 
 
 def reached(held: Any, path: str) -> None:
-    """A module or tensor was reached through a graph's attribute. path: `graph.model.fc`."""
+    """Record that a module or tensor was reached through a graph's attribute. path: `graph.model.fc`."""
     key = id(held)
     _paths[key] = (weakref.ref(held, lambda _: _paths.pop(key, None)), path.partition(".")[2])
 
@@ -54,18 +54,23 @@ class GraphBlock:
 
     @property
     def name(self) -> str:
-        """The last part of its path in a graph: `weight` of `model.fc.weight`."""
+        """The last component of its path in a graph: `weight` of `model.fc.weight`."""
         return self._path().rpartition(".")[2]
 
     @property
     def name_prefix(self) -> str:
-        """The path before the name, with a dot behind it: `model.fc.` of `model.fc.weight`; "" without one."""
+        """The path before the name, with a trailing dot: `model.fc.` of `model.fc.weight`; "" if the path has one
+        component."""
         before = self._path().rpartition(".")[0]
         return f"{before}." if before else ""
 
     @property
     def scope(self) -> Any:
-        """There is none: raises GraphAttributeError, which says what stands for it."""
+        """Not supported.
+
+        Raises:
+            GraphAttributeError: always; the message names alternatives.
+        """
         raise GraphAttributeError(
             f"{here()}: graphs have no scopes; graph.debug(2) prints each op with its module, device and sharding, and "
             "graph.ir() has them as locations"
@@ -74,7 +79,11 @@ class GraphBlock:
     prev_scope = scope
 
     def scope_context(self) -> Any:
-        """There is none: raises GraphAttributeError, as `scope`."""
+        """Not supported.
+
+        Raises:
+            GraphAttributeError: always, as for `scope`.
+        """
         return self.scope
 
     def _path(self) -> str:
@@ -91,7 +100,7 @@ class GraphBlock:
 
 
 class GraphTensor(GraphBlock):
-    """A parameter or buffer as graphs see it: `tensor.to(GraphTensor)`."""
+    """A graph's view of a parameter or buffer: `tensor.to(GraphTensor)`."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = weakref.ref(tensor)
@@ -100,7 +109,7 @@ class GraphTensor(GraphBlock):
     def _held(self) -> Any:
         return self._tensor()
 
-    @staticmethod  # of a class that is an argument itself, PyTorch takes a bound method for an old style
+    @staticmethod  # if the class itself is an argument, PyTorch would warn of a bound method as deprecated
     def __torch_function__(
         func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -126,10 +135,10 @@ class GraphTensor(GraphBlock):
         return self._stage[1]
 
     def set_stage(self, stage_id: int | None = None, placement: Any = None) -> None:
-        """Put the tensor into a pipeline stage; in one process nothing is placed.
+        """Put the tensor into a pipeline stage. In one process this has no effect.
 
         Raises:
-            GraphError: there are several ranks, on which graphs do not place stages yet.
+            GraphError: there are several ranks, on which graphs do not place stages of tensors yet.
         """
         if stage_id is not None and (ranks := world_size()) > 1:
             raise GraphError(
@@ -143,7 +152,7 @@ class GraphTensor(GraphBlock):
         return f"GraphTensor({self.type}, size={tuple(held.shape)}, dtype={held.dtype})"
 
 
-#: id of a tensor → itself, and its block
+#: id of a tensor → the tensor, and its block
 _tensors: dict[int, tuple[weakref.ref[torch.Tensor], GraphTensor]] = {}
 
 

@@ -1,5 +1,5 @@
-"""Run a trace op by op with PyTorch. For the one step in which an optimizer creates its
-state, and as the reference that compiled graphs are compared with."""
+"""Runs a trace op by op with PyTorch: for the one step in which an optimizer creates its state, and as the reference
+for compiled graphs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from ..data.values import TraceValue, values_in
 
 
 def _slots(func: torch._ops.OpOverload) -> tuple[list[bool], dict[str, bool]]:
-    """Which arguments of an op are tensors (or tensor lists)."""
+    """Which parameters of an op are tensors (or tensor lists)."""
     flags = ["Tensor" in str(a.type) for a in func._schema.arguments]
     return flags, {a.name: f for a, f in zip(func._schema.arguments, flags, strict=True)}
 
 
 def run_trace(trace: Trace, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The values of `trace.outputs` for `inputs` in the order of `trace.inputs`. Nothing
-    is written to the inputs; outputs with an `alias` are what would be.
+    """The values of `trace.outputs` for `inputs` in the order of `trace.inputs`.
+
+    The inputs are not changed; for outputs with an `alias` the result is the value to write.
 
     Raises:
-        Exception: what PyTorch raises, with the place in the author's program that it comes from.
+        Exception: an error of PyTorch, with the location in the author's program.
     """
     env: dict[TraceValue, Any] = {}
     for spec, tensor in zip(trace.inputs, inputs, strict=True):

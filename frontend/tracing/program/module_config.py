@@ -1,12 +1,12 @@
-"""What graphs do with one module of a model: `BlockConfig`, and how authors reach it.
+"""Settings of graphs for one module of a model: `BlockConfig`, and how users access them.
 
     module.to(nn.graph.GraphModule).activation_checkpointing = True
-    graph.model.config.activation_checkpointing = True        # older, on a graph's view of a module
+    graph.model.config.activation_checkpointing = True        # deprecated, on a graph's view of a module
 
-Settings belong to the module, and every graph that it is part of sees them. They are kept beside
-the modules, by weak reference: a module's class, attributes, `state_dict()`, copies and pickles stay
-as they are, and so does `torch.nn.Module`. That `Module.to` takes the class `GraphModule` is PyTorch's own
-protocol: `GraphModule` has a `__torch_function__`, which is asked what the arguments mean.
+Settings belong to the module and apply in every graph that contains it. They are stored outside of the modules, by
+weak reference: a module's class, attributes, `state_dict()`, copies and pickles are unchanged, and so is
+`torch.nn.Module`. `Module.to` accepts the class `GraphModule` by PyTorch's protocol: `GraphModule` has a
+`__torch_function__`, which interprets the arguments.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .graph_blocks import GraphBlock
 class BlockConfig:
     """Settings of one module.
 
-    activation_checkpointing: what the module's forward computes is not kept for the backward; the
-        backward computes it again.
-    stage_id: the pipeline stage that the module belongs to, from 0. Stages run in processes of
-        their own; in one process there is nothing to place, and a graph runs as without.
-    placement: the rank of the stage, `gflow.placement(kind, ranks=[rank])`; without it, stage n runs on rank
-        n modulo the number of ranks.
+    Args:
+        activation_checkpointing: values of the module's forward are not kept for the backward, which recomputes them.
+        stage_id: the pipeline stage of the module, from 0. Stages run in separate processes. In one process the
+            setting has no effect.
+        placement: the rank of the stage, `gflow.placement(kind, ranks=[rank])`; without it, stage n runs on rank n
+            modulo the number of ranks.
     """
 
     activation_checkpointing: bool = False
@@ -45,7 +45,7 @@ class BlockConfig:
     placement: Any = None
 
     def set_stage(self, stage_id: int | None = None, placement: Any = None) -> None:
-        """Put the module into a pipeline stage: `stage_id` and `placement` at once."""
+        """Put the module into a pipeline stage: sets `stage_id` and `placement`."""
         self.stage_id, self.placement = stage_id, placement
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -63,7 +63,7 @@ class BlockConfig:
 
 
 def _problem(name: str, value: Any) -> str | None:
-    """What a setting is, if `value` is none."""
+    """Why `value` is no valid value of a setting; None if it is."""
     if name == "activation_checkpointing" and not isinstance(value, bool):
         return "a bool"
     is_stage = isinstance(value, int) and not isinstance(value, bool) and value >= 0
@@ -76,7 +76,7 @@ _MODULE_TO = torch.nn.Module.to.__code__
 
 
 class GraphModule(BlockConfig, GraphBlock):
-    """A module as graphs see it: `module.to(GraphModule)` gives its settings."""
+    """A graph's view of a module: `module.to(GraphModule)` returns its settings."""
 
     def _held(self) -> Any:
         return self._module()  # type: ignore[attr-defined]
@@ -86,16 +86,16 @@ class GraphModule(BlockConfig, GraphBlock):
         """The devices of the module's pipeline stage, as `placement`."""
         return self.placement
 
-    @staticmethod  # of a class that is an argument itself, PyTorch takes a bound method for an old style
+    @staticmethod  # if the class itself is an argument, PyTorch would warn of a bound method as deprecated
     def __torch_function__(
         func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """`Module.to(GraphModule)` asks what its arguments mean: no device and no dtype."""
+        """Called by `Module.to(GraphModule)` to interpret its arguments: no device and no dtype."""
         if getattr(func, "__name__", "") != "_parse_to" or len(args) != 1 or kwargs:
             return NotImplemented
         frame = sys._getframe(1)
         while frame.f_code is not _MODULE_TO and not is_user_code(frame.f_code) and frame.f_back:
-            frame = frame.f_back  # a mode of a trace
+            frame = frame.f_back  # the function mode of a trace
         if frame.f_code is _MODULE_TO:
             _answer_with_settings(frame.f_locals["self"])
         return None, None, False, None
@@ -109,8 +109,8 @@ class GraphModule(BlockConfig, GraphBlock):
         only_user_py_stack: bool = True,
         op_repr_with_py_stack: bool = False,
     ) -> None:
-        """Print what happens in this module, and in those in it, while a graph with it is built: as
-        `Graph.debug`, and in place of what that says. -1: print nothing of it."""
+        """Print events of this module and its submodules while a graph with it is built. It has the parameters of
+        `Graph.debug`, and overrides its setting. -1: print nothing."""
         chosen = debug_settings(
             v_level,
             ranks=ranks,
@@ -122,7 +122,7 @@ class GraphModule(BlockConfig, GraphBlock):
 
 
 class OlderSpelling:
-    """`module.config`: the same settings, as OneFlow spelled it first."""
+    """`module.config`: the same settings by OneFlow's earlier name."""
 
     __slots__ = ("_settings",)
     _settings: GraphModule
@@ -150,33 +150,33 @@ def _warn(what: str) -> None:
     warn_older(f"module.config.{what}", f"module.to(nn.graph.GraphModule).{what}")
 
 
-#: modules that an engine runs (`gflow.XRTModule`), and which
+#: module → the engine that runs it (`gflow.XRTModule`)
 _engines: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
 
 
 def set_engine(module: torch.nn.Module, engine: str) -> None:
-    """Graphs give what a module computes to an engine."""
+    """Let an engine run a module in graphs."""
     _engines[module] = engine
 
 
 def engine_of(module: torch.nn.Module) -> str:
-    """The engine that runs a module; "" of none."""
+    """The engine that runs a module; "" if there is none."""
     return _engines.get(module, "")
 
 
-#: counts changes of settings, so that graphs notice them
+#: counts changes of settings, so that graphs detect them
 _changes = [0]
 #: id of a module → the module, and its settings
 _settings: dict[int, tuple[weakref.ref[torch.nn.Module], GraphModule]] = {}
 
 
 def changes() -> int:
-    """A number that grows whenever a setting of any module changes."""
+    """A number that increases whenever a setting of any module changes."""
     return _changes[0]
 
 
 def settings_of(module: torch.nn.Module) -> GraphModule:
-    """A module's settings, made with their defaults where it has none."""
+    """A module's settings; created with their defaults if it has none."""
     found = _settings.get(id(module))
     if found is None or found[0]() is not module:
         key = id(module)
@@ -187,7 +187,7 @@ def settings_of(module: torch.nn.Module) -> GraphModule:
 
 
 def debug_of(module: torch.nn.Module) -> tuple[DebugSettings | None] | None:
-    """What to print of a module, if `debug()` was called for it: (None,) is nothing."""
+    """What to print for a module for which `debug()` was called; (None,) means nothing."""
     found = _settings.get(id(module))
     if found is None or found[0]() is not module:
         return None
@@ -195,13 +195,13 @@ def debug_of(module: torch.nn.Module) -> tuple[DebugSettings | None] | None:
 
 
 def is_checkpointed(module: torch.nn.Module) -> bool:
-    """Whether what a module computes is recomputed in the backward."""
+    """Whether values of a module are recomputed in the backward."""
     found = _settings.get(id(module))
     return found is not None and found[0]() is module and found[1].activation_checkpointing
 
 
 def stage_setting(module: torch.nn.Module) -> tuple[int, Any] | None:
-    """The pipeline stage that a module was put into, and its placement; None without one."""
+    """The pipeline stage that a module was put into, and its placement; None if there is none."""
     found = _settings.get(id(module))
     if found is None or found[0]() is not module or found[1].stage_id is None:
         return None
@@ -209,10 +209,10 @@ def stage_setting(module: torch.nn.Module) -> tuple[int, Any] | None:
 
 
 def check_settings(names: dict[int, str], modules: Iterable[torch.nn.Module]) -> None:
-    """A module with a `config` of its own cannot be marked through it: say so.
+    """Check that nobody has tried to mark a module through an attribute `config` of its own.
 
     Raises:
-        GraphError: someone has tried.
+        GraphError: someone has.
     """
     for module in modules:
         own = vars(module).get("config")
@@ -229,7 +229,7 @@ def check_settings(names: dict[int, str], modules: Iterable[torch.nn.Module]) ->
 
 
 def _answer_with_settings(module: torch.nn.Module) -> None:
-    """Let the call of `module._apply` that `Module.to` is about to make give the module's settings.
+    """Let the call of `module._apply` that `Module.to` is about to make return the module's settings.
 
     For that one call, the module has an `_apply` of its own.
     """

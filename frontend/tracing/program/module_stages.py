@@ -1,4 +1,4 @@
-"""Which pipeline stages the modules of a graph are in, and on which ranks."""
+"""The pipeline stages of a graph's modules, and their ranks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from ..context.ranks import world_group, world_size
 from .module_config import stage_setting
 from .modules import ModuleTable
 
-#: the axes of the mesh: along a pipeline, and along the ranks that have the same stages
+#: the axes of the mesh: along a pipeline, and along ranks with the same stages
 PIPELINE, COPIES = "pp", "dp"
 
 
 @record
 class PipelineMesh:
-    """The ranks in pipelines, each of which works on its own part of the batch.
+    """The ranks, arranged in pipelines that each work on a part of the batch.
 
-    axes: their number along "pp", and along "dp" where there are several pipelines; the last axis is that of
-    neighbouring ranks. group: the process group of this rank's pipeline, by name. copies: that of the ranks with this
-    rank's stages, by name; None with one pipeline.
+    Args:
+        axes: their number along "pp", and along "dp" if there are several pipelines; the last axis is that of adjacent
+            ranks.
+        group: the name of the process group of this rank's pipeline.
+        copies: the name of the process group of the ranks with this rank's stages; None with one pipeline.
     """
 
     axes: Mapping[str, int]
@@ -35,11 +37,11 @@ class PipelineMesh:
 
     @property
     def length(self) -> int:
-        """The ranks of a pipeline."""
+        """The number of ranks of a pipeline."""
         return self.axes[PIPELINE]
 
     def ranks(self, place: int) -> list[int]:
-        """The ranks of the world that have one place in their pipelines."""
+        """The global ranks with one position in their pipelines."""
         several = self.axes.get(COPIES, 1)
         if [*self.axes][-1] == COPIES:
             return [place * several + n for n in range(several)]
@@ -48,14 +50,19 @@ class PipelineMesh:
 
 @record
 class ModuleStages:
-    """by_name: the stages of modules, by their dotted names. ranks: of each stage, its place in a pipeline."""
+    """The stages of modules.
+
+    Args:
+        by_name: stages by the dotted names of modules.
+        ranks: the position in a pipeline of each stage.
+    """
 
     by_name: dict[str, int]
     ranks: tuple[int, ...]
     mesh: PipelineMesh
 
     def of(self, name: str) -> int | None:
-        """The stage of a module: its own, or that of the closest one around it."""
+        """The stage of a module: its own, or that of the innermost module with a stage that contains it."""
         while name not in self.by_name:
             name, dot, _ = name.rpartition(".")
             if not dot:
@@ -64,19 +71,19 @@ class ModuleStages:
 
 
 def has_stages(table: ModuleTable) -> bool:
-    """Whether modules are in stages that processes run."""
+    """Whether modules are in pipeline stages that run in several processes."""
     return world_size() > 1 and any(stage_setting(m) is not None for m in table.modules)
 
 
 def stages_of(table: ModuleTable, copies: Mapping[str, Any]) -> ModuleStages:
-    """The stages of a graph that has some. All ranks call it together.
+    """The stages of a graph that has some. All ranks must call this together.
 
     Args:
         copies: the process groups of data-parallel modules, by name.
 
     Raises:
-        GraphTraceError: stages are not numbered from 0, or not placed on the ranks of one place each; the groups of
-            data-parallel modules leave no pipelines.
+        GraphTraceError: stages are not numbered from 0, or not placed on ranks with one position each; or the groups
+            of data-parallel modules do not form pipelines.
     """
     settings = {table.names[id(m)]: s for m in table.modules if (s := stage_setting(m)) is not None}
     mesh = _mesh(copies)

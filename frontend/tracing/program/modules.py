@@ -1,7 +1,7 @@
 """The modules of a graph: their dotted names, parameters and buffers.
 
-While `build()` runs they hold their own tensors, so that other threads can use them; `Rewrites` puts a traced
-one in the place of each where PyTorch gets it. What `build()` itself assigns is taken out again at the end.
+While `build()` runs, modules hold their own tensors, so that other threads can use them; `Rewrites` replaces these by
+traced tensors in calls of PyTorch. Assignments of `build()` are undone at the end.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ class ModuleTable:
         object.__setattr__(self, "_tree", (parents, _children(parents)))
         object.__setattr__(self, "_held", (held, [*map(len, held)]))
         object.__setattr__(self, "_kinds", {*map(type, self.modules)})
-        # what tells that the latest look at tensors and at modes still holds, and these modes
+        # snapshots of the latest comparison of tensors and of modes, and these modes
         object.__setattr__(self, "_latest", [None, None, ()])
 
     def with_modules(self, roots: Mapping[str, torch.nn.Module]) -> ModuleTable:
-        """The table with other modules at its end."""
+        """The table extended by other modules."""
         return collect_modules(roots, self) if roots else self
 
     def is_current(self) -> bool:
-        """Every parameter, buffer and submodule is still the one it was, and no module has more."""
+        """Whether every parameter, buffer and submodule is still the same, and no module has more."""
         told, *_ = self._latest  # type: ignore[attr-defined]
         if told is not None and told.same():
             return True
         holders, keys, tensors = self._columns  # type: ignore[attr-defined]
         parents, children = self._tree  # type: ignore[attr-defined]
         held, sizes = self._held  # type: ignore[attr-defined]
-        told = unchanged([*held, *parents])  # as it is before it is compared
+        told = unchanged([*held, *parents])  # taken before the comparison
         current = (
             all(map(operator.is_, map(dict.get, holders, keys), tensors))
             and _children(parents) == children
@@ -83,7 +83,7 @@ class ModuleTable:
         return current
 
     def modes(self) -> tuple[bool, ...]:
-        """Train or eval mode of every module, and which parameters are trained."""
+        """The train or eval mode of every module, and which parameters require gradients."""
         _, told, flags = self._latest  # type: ignore[attr-defined]
         if told is None or not told.same() or any(map(_finds_training, self._kinds)):  # type: ignore[attr-defined]
             told = unchanged([*map(vars, self.modules)], self.modules)
@@ -93,7 +93,7 @@ class ModuleTable:
 
 
 def _finds_training(kind: Any) -> bool:
-    """Whether a class itself has to do with where its objects' `training` is found."""
+    """Whether a class customizes the access to `training` of its instances."""
     return hasattr(kind, "training") or kind.__getattribute__ is not object.__getattribute__
 
 
@@ -104,7 +104,8 @@ def _children(parents: list[dict[str, Any]]) -> list[Any]:
 def collect_modules(
     roots: Mapping[str, torch.nn.Module], known: ModuleTable | None = None
 ) -> ModuleTable:
-    """Walk the roots; a module or tensor reachable by two names keeps the first. known: comes before."""
+    """Collect the modules below `roots`; a module or tensor that is reachable by two names keeps the first. known: an
+    existing table to extend."""
     names: dict[int, str] = dict(known.names) if known else {}
     modules: list[torch.nn.Module] = [*known.modules] if known else []
     slots: list[Slot] = [*known.slots] if known else []
@@ -123,10 +124,16 @@ def collect_modules(
 
 @record
 class Reached:
-    """What `build()` reaches besides the graph's own modules: modules by name, and objects that may hold
-    tensors, by name: dicts (of attributes, of globals), lists, sets and cells of closures. lost: names of
-    places that had no tensor, and got a traced one, which is gone. refused: names of places that got something
-    that is no update of tensors, and what. owned: tensors in places that had one in the memory of another."""
+    """What `build()` reaches besides the graph's own modules.
+
+    Args:
+        modules: modules by name.
+        holders: objects that may hold tensors, with names: dicts (of attributes, of globals), lists, sets and cells of
+            closures.
+        lost: names of places that had no tensor, and got a traced one, which is removed.
+        refused: names of places whose assignment is no update of tensors, with the reason.
+        owned: new tensors at places whose tensor shared memory with another one.
+    """
 
     modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)
     holders: Sequence[tuple[str, Any]] = ()
@@ -142,10 +149,12 @@ def kept_real(
     owner: object,
     changed: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None],
 ) -> Iterator[None]:
-    """Take traced tensors out of all objects at the end, and put back what was there.
+    """Remove traced tensors from all objects at the end, and restore their contents.
 
-    owner: the graph. changed: is called with the name of a buffer, an attribute or an item that was assigned anew,
-        its real tensor, and the traced one that it was exchanged for; gives a tensor to stand there instead, or None.
+    Args:
+        owner: the graph.
+        changed: called with the name of a buffer, an attribute or an item that was assigned, its real tensor, and the
+            traced one. Returns a tensor to put there instead, or None.
     """
     holders: list[tuple[str, Any]] = list(reached.holders)
     for module in table.modules:
@@ -206,8 +215,8 @@ def kept_real(
 def _parted(
     table: ModuleTable, exchanged: Sequence[tuple[str, torch.Tensor, torch.Tensor]]
 ) -> Iterator[tuple[str, str]]:
-    """Names of tensors that are another's as well, which did not get the same new one. exchanged: as (name, the tensor,
-    the new one)."""
+    """Names under which a tensor is also stored that did not get the same new tensor, with error messages. exchanged:
+    (name, the tensor, the new one)."""
     new: dict[int, tuple[str, torch.Tensor]] = {}
     for name, tensor, now in exchanged:
         first, other = new.setdefault(id(tensor), (name, now))
@@ -244,7 +253,7 @@ def _contents(holder: Any) -> Any:
 
 
 def give_up_traced(cached: Any) -> bool:
-    """Clear what `functools.lru_cache` keeps for a function, if a tensor of a trace is among it; whether one was."""
+    """Clear the cache of a `functools.lru_cache` function if it contains a traced tensor. Returns whether it did."""
     found = any(map(_holds_traced, gc.get_referents(cached)))
     if found:
         cached.cache_clear()
@@ -258,7 +267,7 @@ def _holds_traced(value: Any) -> bool:
 
 
 def _moved(holder: Any, old: Any) -> Iterator[tuple[Any, torch.Tensor]]:
-    """The tensors from outside that an object got."""
+    """The tensors from outside that were stored in an object."""
     if isinstance(holder, dict):
         for key, value in dict.items(holder):
             if isinstance(value, torch.Tensor) and old.get(key) is not value:
@@ -266,7 +275,7 @@ def _moved(holder: Any, old: Any) -> Iterator[tuple[Any, torch.Tensor]]:
 
 
 def _put_back(holder: Any, old: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Undo what put traced tensors into one object: each as (key, traced, what was there)."""
+    """Undo the assignments of traced tensors to one object. Yields (key, traced, previous value)."""
     if isinstance(holder, dict):
         for key, value in list(dict.items(holder)):
             then = old.get(key)

@@ -1,10 +1,10 @@
-"""Modules of `parallelize_module` in a trace: their hooks, which make and take DTensors, become reshardings.
+"""Modules of `parallelize_module` in a trace: their hooks, which convert to and from DTensors, become reshardings.
 
 `ColwiseParallel`, `RowwiseParallel`, `SequenceParallel`, `PrepareModuleInput`, `PrepareModuleOutput` and
-`PrepareModuleInputOutput` are known. A hook that takes a plain tensor for this rank's part (`input_layouts=Shard(…)`)
-or gives one (`use_local_output=True`, the default) lets ranks work on their parts by themselves in between. The trace
-has the whole value there; `gflow-propagate-shardings` refuses ops between the two whose result on parts is not the
-part of their result on the whole.
+`PrepareModuleInputOutput` are supported. A hook that interprets a plain tensor as this rank's shard
+(`input_layouts=Shard(…)`) or returns one (`use_local_output=True`, the default) lets ranks work on their shards
+independently in between. The trace has the global value there; `gflow-propagate-shardings` refuses ops between the two
+whose result on shards is not the shard of their global result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _STYLES = ("ColwiseParallel", "RowwiseParallel", "SequenceParallel")
 def reshardings(table: ModuleTable, where: Callable[[], str], whole: bool) -> Iterator[None]:
     """While active, hooks of parallel modules are reshardings.
 
-    whole: the trace is of whole values, over which the statistics of `SyncBatchNorm` are those of any batch norm.
+    Args:
+        whole: whether the trace has global values, over which `SyncBatchNorm` computes the same statistics as batch
+            norm.
 
     Raises:
         GraphTraceError: a module has other hooks of `distribute_module` or of a parallel style.
@@ -60,7 +62,7 @@ def reshardings(table: ModuleTable, where: Callable[[], str], whole: bool) -> It
 
 
 def _translated(hook: Any, name: str, where: Callable[[], str]) -> Any:
-    """The hook that stands for one of PyTorch's; None where it is none of them."""
+    """The replacement for a hook of PyTorch's; None if it is not one of them."""
     kind = getattr(hook, "__qualname__", "")
     if not getattr(hook, "__module__", "").startswith("torch.distributed.tensor"):
         return None
@@ -106,7 +108,9 @@ def _input(args: Sequence[Any], mesh: Any) -> Callable[..., Any]:
 
 
 def _output(args: Sequence[Any], mesh: Any) -> Callable[..., Any]:
-    placements = args[0] if len(args) > 1 else None  # of SequenceParallel: as they come
+    placements = (
+        args[0] if len(args) > 1 else None
+    )  # SequenceParallel keeps the sharding of a DTensor
     local = args[-1]
 
     def hook(module: torch.nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
@@ -118,12 +122,12 @@ def _output(args: Sequence[Any], mesh: Any) -> Callable[..., Any]:
 
 
 def _leaving(placements: Sequence[Any]) -> str:
-    """The side on which a DTensor becomes a plain tensor: this rank's part, or the whole."""
+    """The `side` of a resharding at which a DTensor becomes a plain tensor: this rank's shard, or a replicated one."""
     return "enter" if _is_split(placements) else "plain"
 
 
 def _inputs(style: Any, mesh: Any) -> Callable[..., Any]:
-    """What `PrepareModuleInput` does with arguments."""
+    """The hook of `PrepareModuleInput`."""
     given, wanted = style.input_layouts, style.desired_input_layouts
 
     def placed(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -148,7 +152,7 @@ def _inputs(style: Any, mesh: Any) -> Callable[..., Any]:
 
 
 def _outputs(style: Any, mesh: Any) -> Callable[..., Any]:
-    """What `PrepareModuleOutput` does with results."""
+    """The hook of `PrepareModuleOutput`."""
     given, wanted = style.output_layouts, style.desired_output_layouts
 
     def hook(module: torch.nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
@@ -162,7 +166,7 @@ def _outputs(style: Any, mesh: Any) -> Callable[..., Any]:
 
 
 def _prepared(style: Any, mesh: Any, x: Any, given: Any, wanted: Any) -> Any:
-    """A tensor that comes as `given` says (None: it stays), placed as `wanted` says."""
+    """A tensor with the placements `given` (None: it is unchanged), resharded to `wanted`."""
     if given is None:
         return x
     x = reshard(x, mesh, (given,), "leave" if _is_split((given,)) else "")

@@ -1,6 +1,7 @@
-"""Where `build()` says how ranks are to hold a value: `to_global`, and the hooks of `parallelize_module`.
+"""Shardings that `build()` requests: by `to_global`, and by the hooks of `parallelize_module`.
 
-In a trace it is an op of its own, which `gflow.reshard` becomes. The gradient is placed as propagation finds best.
+A request is recorded as a separate op, which becomes `gflow.reshard`. Propagation chooses the sharding of the
+gradient.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from .modules import is_traced
 
 @cache
 def _op() -> Any:
-    """The op, which PyTorch's registry has from its first use on; `placements` is `tp:S(0) dp:B`.
+    """The op, registered with PyTorch at its first use; `placements` is `tp:S(0) dp:B`.
 
-    side: "enter" where ranks then work on their parts by themselves, "leave" where that ends, "plain" where each has
-    the whole as a plain tensor, "" elsewhere.
+    Args:
+        side: "enter" if ranks then work on their shards independently, "leave" where that ends, "plain" if each has a
+            replicated plain tensor, "" otherwise.
     """
 
     @torch.library.custom_op(
@@ -44,12 +46,14 @@ def _op() -> Any:
 
 
 def reshard(x: torch.Tensor, mesh: Any, placements: Any, side: str = "") -> torch.Tensor:
-    """A traced tensor placed otherwise.
+    """A traced tensor with other placements.
 
-    mesh: a `DeviceMesh`. placements: PyTorch's, for each of its dimensions.
+    Args:
+        mesh: a `DeviceMesh`.
+        placements: PyTorch's, for each of its dimensions.
 
     Raises:
-        GraphTraceError: outside of a trace.
+        GraphTraceError: it is called outside of a trace.
     """
     if has_torch_function((x,)):
         found: torch.Tensor = handle_torch_function(reshard, (x,), x, mesh, placements, side)
@@ -58,20 +62,21 @@ def reshard(x: torch.Tensor, mesh: Any, placements: Any, side: str = "") -> torc
 
 
 def placed_as(x: torch.Tensor, layout: Layout, side: str = "") -> torch.Tensor:
-    """A tensor under tracing, placed as a layout says. side: as of the op."""
+    """A traced tensor with the sharding of a layout. side: as for the op."""
     told = " ".join(f"{axis}:{text}" for axis, text in zip(layout.axes, layout.placements))
     found: torch.Tensor = _op()(x, told, side)
     return found
 
 
 def rows_along(x: torch.Tensor, axes: Sequence[str], split: bool) -> torch.Tensor:
-    """A tensor under tracing whose first dimension is split over some axes of the mesh, or that is whole along them."""
+    """A traced tensor whose first dimension is sharded over some axes of the mesh, or that is replicated along
+    them."""
     found: torch.Tensor = _op()(x, " ".join(f"{a}:{'S(0)' if split else 'B'}" for a in axes), "")
     return found
 
 
 def handler(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """What `reshard` does while a graph is traced."""
+    """The implementation of `reshard` while a graph is traced."""
     x, mesh, placements, side = args
     if not is_traced(x):
         x = mode.wrapper_of(x)

@@ -1,7 +1,7 @@
-"""Modules of `fully_shard` (FSDP2) in a trace: each rank has a part of every parameter, and hooks put it together.
+"""Modules of `fully_shard` (FSDP2) in a trace: each rank has a shard of every parameter, and hooks gather it.
 
-A graph understands them as ZeRO stage 3: their hooks are off while it is traced, parameters have the shapes of the
-whole, and `gflow-zero-3` gathers them where they are used. Their gradients are averaged as a data-parallel module's.
+A graph treats them as ZeRO stage 3: their hooks are off while it is traced, parameters have their global shapes, and
+`gflow-zero-3` gathers them where they are used. Their gradients are averaged as those of a data-parallel module.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gflow.errors import GraphTraceError
 
 @record
 class ShardedModule:
-    """A module of `fully_shard`: its state there, and the groups of parameters that are gathered together."""
+    """A module of `fully_shard`: its FSDP state, and the groups of parameters that are gathered together."""
 
     module: torch.nn.Module
     state: Any
@@ -27,14 +27,14 @@ class ShardedModule:
 
     @property
     def parameters(self) -> Iterator[tuple[torch.Tensor, Any]]:
-        """The parameters that it divides, each with the process group whose ranks have the parts."""
+        """The parameters that it shards, each with its process group."""
         for group in self.groups:
             for p in group.fsdp_params:
                 yield p.sharded_param, group.mesh_info.shard_process_group
 
 
 def sharded_modules(modules: Iterable[torch.nn.Module]) -> list[ShardedModule]:
-    """Those of some modules that were given to `fully_shard` on several ranks."""
+    """The modules that `fully_shard` shards over several ranks."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is None:
         return []
@@ -53,18 +53,19 @@ def sharded_modules(modules: Iterable[torch.nn.Module]) -> list[ShardedModule]:
 
 
 def take_apart(modules: Iterable[torch.nn.Module]) -> None:
-    """Let go of parameters that an eager call has left whole."""
+    """Free the gathered parameters that an eager call has kept."""
     for found in sharded_modules(modules):
         found.module.reshard()  # type: ignore[operator]
 
 
 def check(found: ShardedModule, name: str, where: str, training: bool) -> None:
-    """
+    """Check a module.
+
     Args:
-        training: whether gradients are made and used by the graph itself.
+        training: whether the graph itself computes and uses gradients.
 
     Raises:
-        GraphTraceError: a graph would lose something that it does.
+        GraphTraceError: a graph would lose a part of its behaviour.
     """
     problem = _problem(found, training)
     if problem:
@@ -118,7 +119,7 @@ def _problem(found: ShardedModule, training: bool) -> str:
 
 
 def gathered_once(found: Iterable[ShardedModule]) -> bool:
-    """Whether all were told to keep parameters whole from the forward to the backward."""
+    """Whether all modules keep parameters gathered from the forward to the backward."""
     found = list(found)
     groups = [g for f in found for g in f.groups]
     told = all(not f.state._auto_reshard_after_forward for f in found)

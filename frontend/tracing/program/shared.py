@@ -1,7 +1,7 @@
-"""Different tensors in one memory, where a program updates one of them.
+"""Different tensors in one storage, where a program updates one of them.
 
-Arguments of a program are values of their own, so parameters, buffers and captured tensors that lie in
-each other's memory are traced as views of the one that holds all: an update of one is seen by all.
+Arguments of a program are separate values. Therefore parameters, buffers and captured tensors that share memory are
+traced as views of the one that contains the others, so an update of one changes the others.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 
 
 class Shared(Exception):
-    """A trace has taken tensors for different ones, and one that it updates lies in the memory of
-    another. storages: their addresses."""
+    """A trace has treated tensors as separate, and updates one that shares memory with another. storages: the
+    addresses of their storages."""
 
     def __init__(self, storages: set[int]) -> None:
         super().__init__("shared memory")
@@ -27,16 +27,16 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses from which and up to which a tensor's elements lie."""
+    """The address of a tensor's first byte, and the one after its last byte."""
     reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
     begin = tensor.data_ptr()
     return begin, begin + (reach + 1) * tensor.element_size()
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether elements of both may lie at one address.
+    """Whether two tensors may share elements.
 
-    Columns of one matrix, say, lie between each other and share none: two tensors are apart if they are
+    The columns of one matrix, for example, interleave and share none: two tensors are disjoint if they are disjoint
     modulo one of their strides.
     """
     if not (a.numel() and b.numel()):
@@ -52,7 +52,7 @@ def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
             sum(s * (n - 1) for s, n in own if s % modulus) + t.element_size()
             for own, t in zip(steps, (a, b))
         ]
-        behind = (other - begin) % modulus  # from a's first byte to the next of b's
+        behind = (other - begin) % modulus  # the distance from a's first byte to the next of b's
         if widths[0] <= behind and behind + widths[1] <= modulus:
             return False
         if a.element_size() == b.element_size():
@@ -62,12 +62,12 @@ def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     return True
 
 
-#: elements of a tensor, modulo a stride, that are compared one by one
+#: up to how many elements of a tensor, modulo a stride, are compared one by one
 _COMPARED = 1024
 
 
 def _places(steps: Sequence[tuple[int, int]], start: int, modulus: int) -> set[int]:
-    """Where elements begin, modulo a number of bytes; nothing if they are many."""
+    """The addresses of elements, modulo a number of bytes; empty if there are too many."""
     inner = [(s, n) for s, n in steps if s % modulus]
     if math.prod(n for _, n in inner) > _COMPARED:
         return set()
@@ -78,7 +78,7 @@ def _places(steps: Sequence[tuple[int, int]], start: int, modulus: int) -> set[i
 
 
 def base_of(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The tensor that holds `tensor` and as much else as possible: one of `others` or itself."""
+    """The largest tensor that contains `tensor`: one of `others`, or `tensor` itself."""
     best, storage = tensor, storage_of(tensor)
     begin, end = span(tensor)
     for other in others:
@@ -113,7 +113,7 @@ def view_in(wrapper: torch.Tensor, base: torch.Tensor, tensor: torch.Tensor) -> 
 def _placed(
     whole: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int
 ) -> torch.Tensor:
-    """`as_strided` of a row-major tensor, by views that updates can be written through."""
+    """`as_strided` of a row-major tensor, by views through which updates can be written, where possible."""
     given = offset
     order = sorted((d for d, n in enumerate(shape) if n > 1), key=lambda d: -strides[d])
     view = whole.reshape(-1)
@@ -139,9 +139,11 @@ def _placed(
 def conflicts(
     tensors: Mapping[int, torch.Tensor | None], written: set[int], used: set[int]
 ) -> list[tuple[int, int]]:
-    """Which updated argument lies in the memory of another that counts, or is it: pairs of their numbers.
+    """Pairs of tensors that share memory, of which the first is updated: pairs of indices.
 
-    tensors: the arguments; written, used: the numbers of those that are updated, and of those that ops read.
+    Args:
+        tensors: the arguments.
+        written, used: the indices of those that are updated, and of those that ops read.
     """
     storages: dict[int, list[tuple[int, torch.Tensor]]] = {}
     for index, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""What views of a graph's modules stand for."""
+"""The modules behind a graph's views of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class View:
-    """Stands for `_held`, under the name `_path`; see `views`."""
+    """Represents `_held`, under the name `_path`; see `views`."""
 
     __slots__ = ("__weakref__", "_held", "_path")
     _held: Any
@@ -37,5 +37,5 @@ class View:
 
 
 def unwrapped(value: Any) -> Any:
-    """The module, list or dict that a view stands for; anything else as it is."""
+    """The module, list or dict behind a view; any other value itself."""
     return value._held if issubclass(type(value), View) else value

@@ -1,7 +1,7 @@
-"""What `build()` changes in Python objects.
+"""Changes of Python objects by `build()`.
 
-It runs once for each program, so such a change is made once, not at every call: the user is told, as of what
-no guard can see.
+`build()` runs once for each program, so such a change happens once, not at every call. The user is warned of it, and
+of state that no guard can compare.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .reads import Read, Reads
 from .settings import ENVIRONMENT
 from .state import MISSING, now, same
 
-#: graphs, and the names that they were told of
+#: graphs, and the names for which they have warned
 _told: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
 
-#: slots of modules, whose tensors are looked at in another way
+#: slots of modules, whose tensors are compared elsewhere
 _OF_TENSORS = ("._parameters", "._buffers")
 
 
 def changed(before: Iterable[Read]) -> dict[str, str]:
-    """What is not as it was read before: names, with what happened."""
+    """The names of values that differ from what was read, each with a description of the change."""
     found: dict[str, str] = {}
     for read in before:
         value = now(read)
@@ -49,7 +49,7 @@ def changed(before: Iterable[Read]) -> dict[str, str]:
 
 
 def put_back(before: Iterable[Read], names: frozenset[str] | set[str]) -> None:
-    """Give what was read before the value that it had. names: attributes that are taken away where they were not."""
+    """Restore the values that were read. names: attributes that are removed if they did not exist."""
     before = list(before)
     held = {(id(r.holder), r.key) for r in before if r.kind == "slot"}
     for read in before:
@@ -86,7 +86,7 @@ def put_back(before: Iterable[Read], names: frozenset[str] | set[str]) -> None:
 
 
 def _hidden(read: Read) -> str:
-    """What TorchDynamo would do with a change that it does not see; "" if it sees it."""
+    """What TorchDynamo would do with a change that it does not detect; "" if it detects it."""
     if read.kind == "call" and isinstance(getattr(read.holder, "__self__", None), random.Random):
         return "turn its random numbers into constants"
     if read.kind == "attribute" and isinstance(read.holder, FunctionType):
@@ -99,7 +99,7 @@ def _hidden(read: Read) -> str:
 
 
 def _hidden_iterator(held: Any) -> str:
-    """What TorchDynamo would do with an iterator that it has no form of its own for."""
+    """What TorchDynamo would do with an iterator of an unsupported kind."""
     return (
         "turn what an iterator gives into constants" if isinstance(held, type(iter(int, 1))) else ""
     )
@@ -125,10 +125,14 @@ def refuse_changes(
     codes: Iterable[CodeType],
     home: tuple[str, int],
 ) -> None:
-    """lost: where it has put tensors. home: where `build()` stands.
+    """Check that `build()` has changed nothing that it or other code may read.
+
+    Args:
+        lost: places where it has put tensors.
+        home: the location of `build()`.
 
     Raises:
-        StateChangedError: `build()` has changed what it reads, or what others may read.
+        StateChangedError: it has.
     """
     for path in lost:
         file, line = _place(path, codes, home)
@@ -149,11 +153,11 @@ def warn_of_changes(
     codes: Iterable[CodeType],
     home: tuple[str, int],
 ) -> None:
-    """Say once, for each, that a change of `build()` is not repeated, and which tensors it has put where they
-    are lost. home: where `build()` stands.
+    """Warn once of each change of `build()` that is not repeated, and of each tensor that it has stored where it is
+    lost. home: the location of `build()`.
 
     Raises:
-        GraphTraceError: a tensor is lost that `build()` looks for, or it has assigned what is no update of tensors.
+        GraphTraceError: a lost tensor is read by `build()`, or it has made an assignment that is no update of tensors.
     """
     for path, what in reached.refused:
         file, line = _place(path, codes, home)
@@ -190,11 +194,10 @@ def warn_of_changes(
 def lose_arguments(
     graph: Any, name: str, rearranged: Iterable[str], home: tuple[str, int], refused: bool
 ) -> None:
-    """Say once, for each, that what `build()` puts into the list or dict of an argument, or takes out of it, is lost to
-    the caller.
+    """Warn once for each list or dict of an argument that `build()` changes: the caller does not see the change.
 
     Raises:
-        StateChangedError: instead, if `refused`.
+        StateChangedError: instead of the warning, if `refused`.
     """
     for path in rearranged:
         if refused:
@@ -211,7 +214,7 @@ def lose_arguments(
 
 
 def warn_of_cached(graph: Any, name: str, paths: Iterable[str], home: tuple[str, int]) -> None:
-    """Say once, for each, that `functools.lru_cache` keeps no tensor that `build()` makes."""
+    """Warn once for each `functools.lru_cache` that it keeps no tensor of `build()`."""
     for path in paths:
         _tell(
             graph,
@@ -224,10 +227,11 @@ def warn_of_cached(graph: Any, name: str, paths: Iterable[str], home: tuple[str,
 
 
 def refuse_lasting(name: str, reads: Reads, home: tuple[str, int]) -> None:
-    """
+    """Check that `build()` makes no change that cannot be undone.
+
     Raises:
-        StateChangedError: `build()` can take what is next of an iterator, change what Python cannot look into, or set a
-            variable that had no value: none is put back.
+        StateChangedError: it can advance an iterator, change an object that Python cannot inspect, or set a variable
+            that had no value.
     """
     refused = [
         (path, f"take values from {path}, an iterator,", _hidden_iterator(held))
@@ -243,8 +247,8 @@ def refuse_lasting(name: str, reads: Reads, home: tuple[str, int]) -> None:
 
 
 def warn_of_constants(graph: Any, name: str, reads: Reads, home: tuple[str, int]) -> None:
-    """Say once, for each, what no guard can see: what is next of an iterator, and objects of C
-    code. home: where `build()` stands."""
+    """Warn once of each value that no guard can compare: the next value of an iterator, and objects of C code. home:
+    the location of `build()`."""
     for path, _ in reads.iterators:
         _tell(
             graph,

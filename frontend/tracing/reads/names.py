@@ -12,14 +12,17 @@ from gflow.tracing.context.location import is_user_code
 
 @record
 class Names:
-    """Of a code object, with the functions written inside of it.
+    """The names in a code object, including functions defined inside of it.
 
-    read: names that it looks up anywhere, and strings that may be names of attributes.
-    globals: of these, names of globals. chains: global names with the attributes that are taken at once.
-    imports: modules that it imports, with the level of a relative import.
-    assigned: attributes and globals that it assigns, with a line where it does. loaded: names that it reads, likewise.
-    before: of these, names that stand in it before that: it may look at what was there.
-    computed: whether it may look up names that do not stand in it.
+    Args:
+        read: names that it looks up, and strings that may be names of attributes.
+        globals: those of them that are names of globals.
+        chains: names of globals with the attributes that are read directly from them.
+        imports: modules that it imports, with the level of a relative import.
+        assigned: attributes and globals that it assigns, with a line.
+        loaded: names that it reads, with a line.
+        before: names that are read before they are assigned, so the code may read the previous value.
+        computed: whether it may look up names that do not occur in the code.
     """
 
     read: frozenset[str]
@@ -32,17 +35,17 @@ class Names:
     computed: bool
 
 
-#: what looks up names that need not stand in the code; the first two by a name that may stand there
+#: functions that look up names which need not occur in the code; the first two by a name that may occur as a constant
 _BY_NAME = ("getattr", "hasattr")
 _COMPUTING = {"vars", "__dict__", "__getattribute__", "globals", "locals", "eval", "attrgetter"}
-#: instructions that write a value out in a string
+#: instructions that convert a value to text
 _FORMATTING = {number for name, number in dis.opmap.items() if name.startswith("FORMAT_")}
 _known: dict[CodeType, Names] = {}
 _plain: dict[CodeType, frozenset[str]] = {}
 
 
 def read_names(code: CodeType) -> frozenset[str]:
-    """The names that code looks up, and its strings; with no regard to what for. "f-string", where it has one."""
+    """The names that code looks up, and its strings, for any purpose; also "f-string", if it has one."""
     known = _plain.get(code)
     if known is None:
         found = {*code.co_names}
@@ -60,7 +63,7 @@ def read_names(code: CodeType) -> frozenset[str]:
 
 
 def names_of(code: CodeType) -> Names:
-    """All names of a code object, by what it does with them."""
+    """All names of a code object, by their use."""
     known = _known.get(code)
     if known is None:
         known = _known[code] = _read(code)
@@ -85,7 +88,7 @@ def _read(code: CodeType) -> Names:
         if name in ("LOAD_GLOBAL", "LOAD_NAME"):
             found.add(value)
             computed |= value in _BY_NAME and not _takes_constant(instructions[n + 1 :])
-        elif name == "IMPORT_NAME":  # behind the level and the names that are taken from it
+        elif name == "IMPORT_NAME":  # after the level and the names that are imported from it
             level = instructions[n - 2].argval if n >= 2 else 0
             imports.add((value, level if isinstance(level, int) else 0))
         elif name in ("LOAD_ATTR", "LOAD_METHOD") and chain:
@@ -127,8 +130,8 @@ _SILENT = ("CACHE", "PRECALL", "EXTENDED_ARG", "PUSH_NULL", "NOP")
 
 
 def _takes_constant(after: list[Any]) -> bool:
-    """Whether the call of `getattr` that these instructions come to, has a name that stands there: as the
-    last argument, or before a default that is loaded at once."""
+    """Whether the call of `getattr` at the end of these instructions has a constant name: as the last argument, or
+    before a default that is loaded directly."""
     calls = [n for n, i in enumerate(after) if i.opname.startswith("CALL")]
     if not calls:
         return False
@@ -138,7 +141,7 @@ def _takes_constant(after: list[Any]) -> bool:
 
 
 def _line(instruction: Any, line: int) -> int:
-    """Where an instruction that begins a line stands; Python 3.13 says it in another way."""
+    """The line of an instruction that begins a line; Python 3.13 has another attribute for it."""
     number = getattr(instruction, "line_number", None)
     if number is None and type(instruction.starts_line) is int:
         number = instruction.starts_line
@@ -146,5 +149,5 @@ def _line(instruction: Any, line: int) -> int:
 
 
 def is_library(code: CodeType) -> bool:
-    """Whether code is PyTorch's, gflow's or of Python's standard library."""
+    """Whether code belongs to PyTorch, gflow or Python's standard library."""
     return not is_user_code(code)

@@ -1,8 +1,8 @@
 """The Python state that functions can read: attributes, globals, closures, items of containers.
 
-Python does not say which attributes of which object were read. So it is taken from both sides: the names that
-stand in the code that ran, and the objects that this code can reach. What has such a name in such an object
-counts as read.
+Python does not report which attributes of which objects were read. Therefore this file matches the names in the code
+that ran with the objects that this code can reach. An attribute of a reachable object counts as read if its name
+occurs in the code.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum, range,
     torch.dtype, torch.device, torch.memory_format, torch.layout, torch.Size,
 )  # fmt: skip
-#: what every module has, and is looked at in another way, or never
+#: attributes of every module, which are compared elsewhere, or not at all
 _OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
 #: attributes of modules that gflow itself reads: `no_sync()` sets the second
 _ALWAYS = {"training", "require_backward_grad_sync"}
-#: what every class has
+#: attributes of every class
 _OF_CLASSES = {"__module__", "__qualname__", "__name__", "__doc__", "__dict__", "__class__"}
 #: dicts of hooks of a tensor's gradient
 TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -64,51 +64,58 @@ TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 HOOKS = (
     "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks",
 )  # fmt: skip
-#: those of all modules
+#: dicts of hooks of all modules
 _GLOBAL_HOOKS = (
     "_global_forward_pre_hooks", "_global_forward_hooks",
     "_global_backward_pre_hooks", "_global_backward_hooks",
 )  # fmt: skip
-#: what the paths of these begin with
+#: the prefix of their paths
 OF_ALL_MODULES = "torch.nn.modules.module."
-#: of modules, methods that Python itself runs
+#: methods of modules that run implicitly
 _CALLED = ("forward", "__call__")
-#: PyTorch's modules whose code is looked at, for the functions that it calls
+#: the prefix of PyTorch's modules whose code is searched for the functions that it calls
 _NETWORKS = "torch.nn."
-#: methods that run without being named, as those of Python's operators do
+#: methods that run although no code names them, like those of Python's operators
 _UNNAMED = {"forward", "build"}
-#: of Python's own, those that change or make an object, and attributes of classes
+#: special methods that change or create an object, and special attributes of classes
 _CHANGING = {
     "__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setattr__", "__delattr__",
     "__del__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__", "__sizeof__",
     "__annotations__", "__dataclass_fields__", "__match_args__", "__slots__", "__weakref__",
 }  # fmt: skip
-#: those that make one
+#: special methods that create an object
 _MAKING = {"__init__", "__new__", "__post_init__"}
-#: those that write one out
+#: special methods that convert an object to text
 _WRITTEN = {"__repr__", "__str__", "__format__"}
-#: names of those who ask for it
+#: names whose use calls these
 _WRITING = {"repr", "str", "format", "print", "f-string"}
-#: classes of the standard library that hold settings; all other objects of libraries are what they are
+#: modules of the standard library whose objects hold values that are compared; other objects of libraries are not
+#: inspected
 _HOLDERS = (
     "argparse", "types", "collections", "configparser", "_thread", "threading", "queue", "weakref", "_weakrefset",
     "multiprocessing", "csv", "tempfile",
 )  # fmt: skip
-#: of these, those that keep what they hold under a name of their own
+#: those whose objects store these values under private names
 _WRAPPERS = (
     "collections", "configparser", "threading", "queue", "weakref", "_weakrefset", "multiprocessing", "csv", "tempfile",
 )  # fmt: skip
-#: containers with more items are told by their identity and length
+#: containers with more items are compared by identity and length
 MOST_ITEMS = 10_000
 
 
-#: the value of what is not there
+#: the value of a missing attribute or item
 MISSING = object()
 
 
 class Read(NamedTuple):
-    """One thing that is read. kind: how, see `state`; path: what it is called in messages. key: of "names",
-    whether code may read any, or the class whose they are; of "call", what puts the value back, where it can be."""
+    """One value that is read.
+
+    Args:
+        kind: how it is read, see `state.now`.
+        path: its name in messages.
+        key: for "names", whether code may read any name, or the class that the names belong to; for "call", the
+            function that restores the value, if there is one.
+    """
 
     kind: str
     holder: Any
@@ -118,20 +125,29 @@ class Read(NamedTuple):
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is all that there is to know of it."""
+    """Whether a value is completely described by equality."""
     if isinstance(value, (tuple, frozenset)):
         return all(map(is_plain, value))
     return isinstance(value, _PLAIN) and not hasattr(value, "__dict__")
 
 
 class Reads:
-    """What code can read, from the objects that it starts with.
+    """What code can read, starting from some objects.
 
-    codes: functions that ran, with their globals. known: objects that are not looked into. modules: PyTorch
-    modules that were reached, by name. tensors: those that were reached. iterators: what gives other values
-    at each use, by name. opaque: names of what changes out of sight, with what they are. unset: of variables that may
-    be set, and have no value. cached: functions of `functools.lru_cache`, with their names. closely: what public
-    attributes of libraries' objects hold counts, too: their methods, which are not looked into, may change it.
+    Args:
+        codes: functions that ran, with their globals.
+        known: objects that are not inspected.
+        closely: whether values in public attributes of libraries' objects count, too: their methods, which are not
+            inspected, may change them.
+
+    Its attributes have the results:
+
+        modules    PyTorch modules that were reached, by name
+        tensors    tensors that were reached
+        iterators  objects that return other values at each use, by name
+        opaque     names of objects that change invisibly, with their descriptions
+        unset      variables that may be set, and have no value
+        cached     functions of `functools.lru_cache`, with their names
     """
 
     def __init__(
@@ -154,14 +170,14 @@ class Reads:
         self.cached: list[tuple[str, Any]] = []
         self.reached: list[Any] = []
         self._seen: dict[Any, Any] = {}
-        self._own_names: set[str] = set()  # without those of libraries' code
-        self._asked: set[str] = set()  # names that objects hold, as operator.attrgetter does
+        self._own_names: set[str] = set()  # names in user code
+        self._asked: set[str] = set()  # names in objects such as operator.attrgetter
 
     def walk(self, roots: Iterable[tuple[str, Any]]) -> Reads:
         """Find all that is read from `roots`, by name."""
         roots = list(roots)
         count = (-1, 0)
-        while count != (len(self.codes), len(self._asked)):  # until no other function is found
+        while count != (len(self.codes), len(self._asked)):  # until no new function is found
             count = (len(self.codes), len(self._asked))
             self._begin()
             for code, names in list(self.codes.items()):
@@ -192,12 +208,12 @@ class Reads:
         self.found.append(Read(kind, holder, key, value, path))
 
     def _item(self, holder: dict[Any, Any], key: Any, path: str) -> None:
-        """A value of a dict is read."""
+        """Record a read of a dict's value."""
         value = holder[key]
         self._add("item", holder, key, value, path)
         self._visit(value, path)
 
-    # by kind of value
+    # one method for each kind of value
 
     def _visit(self, value: Any, path: str, root: bool = False) -> None:
         value = unwrapped(value)
@@ -233,7 +249,7 @@ class Reads:
         elif isinstance(value, (list, tuple, dict, set, frozenset, deque)):
             self._container(value, path)
         elif isinstance(value, MappingProxyType):
-            for part in gc.get_referents(value):  # it gives a copy of what it shows only
+            for part in gc.get_referents(value):  # it returns a copy of a read-only mapping
                 self._visit(part, path)
         elif (read := value_of(value)) is not None:
             held = read()
@@ -249,7 +265,9 @@ class Reads:
         elif isinstance(value, (BuiltinFunctionType, MethodWrapperType)) or isinstance(
             vars(type(value)).get("__self__"), GetSetDescriptorType
         ):
-            if not isinstance(value.__self__, (ModuleType, type)):  # a method of what it holds
+            if not isinstance(
+                value.__self__, (ModuleType, type)
+            ):  # a method of a value that it holds
                 self._asked.add(value.__name__)
                 self._visit(value.__self__, path)
         else:
@@ -266,7 +284,7 @@ class Reads:
             self._object(value, path)
 
     def _getter(self, value: Any, path: str) -> None:
-        """What asks any object for attributes by names of its own."""
+        """An object that reads attributes of other objects by names that it stores."""
         made, parts = value.__reduce__()
         if isinstance(made, functools.partial):  # with keywords
             self._visit(made.keywords, path)
@@ -276,7 +294,7 @@ class Reads:
         self._visit(parts, path)
 
     def _tensor(self, value: torch.Tensor, path: str) -> None:
-        """What stands at a tensor, as `weight.is_embedding`."""
+        """Attributes of a tensor, such as `weight.is_embedding`."""
         self.tensors.append(value)
         for kind in TENSOR_HOOKS:
             for hook in list((getattr(value, kind) or {}).values()):
@@ -317,7 +335,7 @@ class Reads:
                 self._visit(part, f"{path}.{name}")
 
     def _methods(self, kind: type) -> None:
-        """Methods that PyTorch's classes of modules have, and that ran: others may be put in their place."""
+        """Methods of PyTorch's module classes that ran, since they may be replaced."""
         if ("methods", kind) in self._seen:
             return
         self._seen["methods", kind] = kind
@@ -334,7 +352,7 @@ class Reads:
                     self._add("attribute", base, name, part, f"{base.__qualname__}.{name}")
 
     def _methods_of_tensors(self) -> None:
-        """What may be put in the place of methods of all tensors; operators have names that no code names."""
+        """Methods of `torch.Tensor` that may be replaced; operators call methods that no code names."""
         own = vars(torch.Tensor)
         self._add("size", own, None, len(own), "torch.Tensor")
         for name in own.keys() & self.names:
@@ -354,11 +372,11 @@ class Reads:
     def _function(self, function: FunctionType, path: str, root: bool) -> None:
         code = function.__code__
         for name, part in vars(function).items():
-            # a mapping that is shown only: what `functools.singledispatch` chooses from
+            # a read-only mapping: the registry of `functools.singledispatch`
             if isinstance(part, (FunctionType, MappingProxyType)) or name in self.names:
                 self._attribute(function, name, f"{path}.{name}")
         cells = list(zip(code.co_freevars, function.__closure__ or ()))
-        if is_library(code):  # a decorator's: what it decorates may be the user's
+        if is_library(code):  # a decorator's wrapper: the decorated function may be the user's
             for name, cell in cells:
                 part = _contents(cell)
                 if callable(part) and not isinstance(part, type):
@@ -382,10 +400,10 @@ class Reads:
         self._globals(code, function.__globals__)
 
     def _globals(self, code: CodeType, names: dict[str, Any]) -> None:
-        """What a function reads from its module."""
+        """The globals that a function reads."""
         used = names_of(code)
         asked, named = used.globals, used.globals
-        if not _NAMESPACES.isdisjoint(used.read):  # any of them, by a name that is made
+        if not _NAMESPACES.isdisjoint(used.read):  # any of them, by a computed name
             named = used.read
             asked |= {
                 n for n, v in names.items() if not (n.startswith("__") or isinstance(v, ModuleType))
@@ -422,7 +440,7 @@ class Reads:
                 self._function_of(own, attribute, ".".join(chain))
 
     def _functions(self, code: CodeType, names: dict[str, Any]) -> None:
-        """Functions of PyTorch's that its own code has called, as `F.relu` in `nn.ReLU`."""
+        """Functions of PyTorch that its own code has called, such as `F.relu` in `nn.ReLU`."""
         used = names_of(code)
         for name in used.globals:
             self._function_of(names, name, name)
@@ -430,7 +448,7 @@ class Reads:
             self._function_of(_holder(chain, names), chain[-1], ".".join(chain))
 
     def _function_of(self, own: dict[str, Any], name: str, path: str) -> None:
-        """One of a library's module: another may be put in its place, as of `F.scaled_dot_product_attention`."""
+        """A function in a library's module, which may be replaced, such as `F.scaled_dot_product_attention`."""
         part = own.get(name)
         if ("global", id(own), name) not in self._seen and isinstance(
             part, (FunctionType, BuiltinFunctionType, type)
@@ -439,7 +457,7 @@ class Reads:
             self._add("item", own, name, part, path)
 
     def _python_module(self, module: ModuleType, path: str) -> None:
-        """One that is reached as a value: its settings."""
+        """A module that is reached as a value: its settings."""
         if _of_library(module.__name__) or "site-packages" in (
             getattr(module, "__file__", None) or ""
         ):
@@ -452,7 +470,7 @@ class Reads:
 
     def _container(self, value: Any, path: str) -> None:
         if isinstance(value, dict):
-            # as a dict: a library's may load what it lists
+            # as a dict, since attribute access may import a library's submodules
             parts = (*dict.keys(value), *dict.values(value))
             named = [(f"{path}[{k!r}]", v) for k, v in dict.items(value) if not is_plain(v)]
         else:
@@ -464,7 +482,7 @@ class Reads:
         if not isinstance(value, (tuple, frozenset)):
             kind = "dict" if isinstance(value, dict) else "list"
             self._add(kind, value, None, parts, path)
-            if isinstance(value, OrderedDict):  # an order of its own
+            if isinstance(value, OrderedDict):  # it has an order of its own
                 order = _Order(value)
                 self._add("list", order, None, tuple(order), path)
             self.reached.append(value)
@@ -493,7 +511,7 @@ class Reads:
         self.reached.append(value)
         if is_installed(getattr(sys.modules.get(module_of(kind)), "__file__", None) or ""):
             self._public(value, path)
-        # one that finds its attributes by code of its own, may find any
+        # a class with its own attribute access may return anything
         computed = hasattr(kind, "__getattr__") and not _is_graph(value)
         computed |= root in _WRAPPERS
         self._attributes(value, path, computed or self.computed_by_user)
@@ -501,8 +519,8 @@ class Reads:
         self._class(kind, path)
 
     def _public(self, value: Any, path: str) -> None:
-        """Values and items that public attributes of a library's object hold, and what one of Python's own keeps in
-        a container of its own, as `contextlib.ExitStack` its callbacks."""
+        """Values and items in public attributes of a library's object, and in private containers of some objects of
+        the standard library, such as the callbacks of `contextlib.ExitStack`."""
         own = getattr(value, "__dict__", None)
         standard = module_of(type(value)).partition(".")[0] in sys.stdlib_module_names
         for name, part in list(own.items()) if self.closely and type(own) is dict else []:
@@ -517,7 +535,7 @@ class Reads:
                 self._add("dict", part, None, (*part.keys(), *part.values()), where)
 
     def _stateful(self, value: Any, path: str) -> None:
-        """An object of PyTorch's that is no tensor and no module, as an optimizer, its schedule, a distribution."""
+        """An object of PyTorch that is no tensor and no module, such as an optimizer, its schedule, a distribution."""
         for base in type(value).__mro__:
             for name, part in vars(base).items():
                 part = part.fget if isinstance(part, property) else part
@@ -527,7 +545,7 @@ class Reads:
         self._attributes(value, path, False)
 
     def _constructor(self, kind: type, path: str) -> None:
-        """What runs where code makes an object of a class that it knows. Modules are made before."""
+        """The methods that run when code creates an object of a class. Modules are created before."""
         if issubclass(kind, torch.nn.Module):
             return
         for base in kind.__mro__:
@@ -552,7 +570,7 @@ class Reads:
                 self._attribute(value, name, f"{path}.{name}")
 
     def _attribute(self, value: Any, name: str, path: str) -> None:
-        """One that does not stand in a dict, or in none that stays; it may be missing."""
+        """An attribute that is not stored in a dict, or not in a permanent one; it may be missing."""
         part = getattr(value, name, MISSING)
         if part is MISSING:
             self._add("missing", value, name, part, path)
@@ -561,7 +579,7 @@ class Reads:
             self._visit(part, path)
 
     def _of_threads(self, value: threading.local, path: str) -> None:
-        """Attributes that each thread has of its own."""
+        """Thread-local attributes."""
         self.reached.append(value)
         names = None if self.computed_by_user else frozenset(self.names)
         held = _names_of_thread(value, names)
@@ -572,7 +590,7 @@ class Reads:
         self._class(type(value), path)
 
     def _runs(self, name: str) -> bool:
-        """Whether a method may run though no code names it."""
+        """Whether a method may run although no code names it."""
         if name in _WRITTEN:
             return not _WRITING.isdisjoint(self.names)
         special = name.startswith("__") and name.endswith("__") and name not in _CHANGING
@@ -595,7 +613,9 @@ class Reads:
                     continue
                 if name in done and "super" not in self.names:
                     continue
-                owner = base if name in done else kind  # `super()` finds what this class hides
+                owner = (
+                    base if name in done else kind
+                )  # `super()` finds methods that this class overrides
                 done.add(name)
                 where = f"{owner.__qualname__}.{name}"
                 if _is_stable(part):
@@ -603,18 +623,19 @@ class Reads:
                 self._visit(part, where)
 
 
-#: what PyTorch keeps at tensors
+#: attributes that PyTorch stores on tensors
 OF_TENSORS = {"_is_param", *TENSOR_HOOKS, "_gflow_dynamic", *COPYING}
-#: names by which code looks up globals, and modules
+#: functions that look up globals, and modules
 _NAMESPACES, _IMPORTING = {"globals", "eval", "exec"}, {"modules", "import_module", "__import__"}
-#: names by which code asks for what may not be there
+#: functions that look up attributes which may be missing
 _ASKING = {"getattr", "hasattr"}
-#: attributes of a graph that are its own
+#: attributes of the class of graphs
 _OF_GRAPHS = ("_state", "config", "_seen")
 
 
 def _holder(chain: tuple[str, ...], names: dict[str, Any]) -> dict[str, Any]:
-    """What holds the last of a chain of names that begins with a global; empty where that is no module."""
+    """The dict that holds the last name of a chain that begins with a global; empty if a name before it is no
+    module."""
     module = names.get(chain[0])
     for name in chain[1:-1]:
         module = vars(module).get(name) if isinstance(module, ModuleType) else None
@@ -636,7 +657,7 @@ def _imported(name: str, level: int, names: dict[str, Any]) -> str:
 
 
 class _Order:
-    """The keys of an ordered dict, as a list that can be given its order again."""
+    """The keys of an ordered dict, as a list by which their order can be restored."""
 
     def __init__(self, held: OrderedDict[Any, Any]) -> None:
         self.held = held
@@ -648,7 +669,7 @@ class _Order:
         return len(self.held)
 
     def clear(self) -> None:
-        """The keys are put back before, with their values."""
+        """Nothing: the keys are restored before, with their values."""
 
     def extend(self, keys: Iterable[Any]) -> None:
         for key in keys:
@@ -656,14 +677,14 @@ class _Order:
 
 
 def _names_of_thread(value: threading.local, names: frozenset[str] | None) -> frozenset[str]:
-    """The attributes that this thread has there, of those that code names."""
+    """The attributes of a `threading.local` in this thread that the code names."""
     return frozenset(vars(value) if names is None else vars(value).keys() & names)
 
 
 def _forget(
     value: threading.local, read: Callable[[], frozenset[str]], kept: frozenset[str]
 ) -> None:
-    """Take away the attributes that a thread has got since."""
+    """Remove the attributes of a `threading.local` that were added since."""
     for name in read() - kept:
         delattr(value, name)
 
@@ -675,7 +696,7 @@ def _of_library(module: str) -> bool:
 
 
 def _is_stable(part: Any) -> bool:
-    """Whether a class gives the same object for a name each time, without running code of a user."""
+    """Whether a class returns the same object for a name each time, without running user code."""
     return isinstance(part, (FunctionType, property, staticmethod)) or not hasattr(
         type(part), "__get__"
     )
@@ -699,8 +720,8 @@ def _slots(kind: Any) -> tuple[str, ...]:
 def roots_of(
     build: Callable[..., Any], graph: Any, modules: Mapping[str, torch.nn.Module]
 ) -> Iterator[tuple[str, Any]]:
-    """What a graph starts from: its modules by their names, the graph, its `build()`, and the function that
-    gflow's own graphs run."""
+    """The roots of a graph: its modules by their names, the graph, its `build()`, and the function that a graph of
+    `gflow.compile` runs."""
     yield from modules.items()
     yield "graph", graph
     for name, held in graph.__dict__["_state"].modules.items():

@@ -1,5 +1,5 @@
-"""Values that code gets from a call rather than from an object: settings of PyTorch, context variables, the
-memory of arrays. A guard makes the call again and compares."""
+"""Values that code gets from a call rather than from an object: settings of PyTorch, context variables, the memory of
+arrays. A guard repeats the call and compares."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-#: arrays with more bytes are told by their identity alone
+#: arrays with more bytes are compared by identity only
 MOST_BYTES = 1 << 16
 
 
@@ -50,7 +50,7 @@ def _backends() -> tuple[Any, ...]:
     )
 
 
-#: by a name that stands in the code that asks for it
+#: by a name that occurs in the code that reads it
 _SETTINGS: dict[str, Callable[[], Any]] = {
     "backends": _backends,
     "initial_seed": torch.initial_seed,
@@ -67,12 +67,12 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
 
 
 ENVIRONMENT = "os.environ"
-#: what gives a value, and what puts back the one that it has now, where it can be
+#: a function that returns a value, and one that restores the current value, if there is one
 _Setting = tuple[str, Callable[[], Any], "Callable[[], Any] | None"]
 
 
 def settings(names: Iterable[str]) -> Iterator[_Setting]:
-    """The settings that code with these names may ask for, with what gives them and puts them back."""
+    """The settings that code with these names may read, with the functions that return and restore them."""
     for name in _SETTINGS.keys() & names:
         yield f"torch.{name}", _SETTINGS[name], None
     if not {"decimal", "Decimal", "getcontext"}.isdisjoint(names):
@@ -83,7 +83,7 @@ def settings(names: Iterable[str]) -> Iterator[_Setting]:
 
 
 def _decimals(of: decimal.Context | None = None) -> str:
-    """The precision of decimal numbers, and how they are rounded; without flags of what has happened."""
+    """The precision and the rounding mode of decimal numbers; not the flags of past operations."""
     context = (of or decimal.getcontext()).copy()
     context.clear_flags()
     return repr(context)
@@ -94,8 +94,8 @@ def _environment() -> tuple[Any, ...]:
 
 
 def value_of(held: Any) -> Callable[[], Any] | None:
-    """What gives the value of an object that keeps it out of Python's sight, as plain values; None for
-    others. Arrays of NumPy, of `array` and of `ctypes`, and views of memory, in their bytes."""
+    """A function that returns the value of an object that Python cannot inspect, as plain values; None for other
+    objects. Arrays of NumPy, of `array` and of `ctypes`, and memory views, are compared by their bytes."""
     if isinstance(held, contextvars.ContextVar):
         return functools.partial(_context, held)
     if isinstance(held, random.Random):
@@ -125,8 +125,7 @@ def value_of(held: Any) -> Callable[[], Any] | None:
 
 
 def putting_back(held: Any) -> Callable[[], Any] | None:
-    """What gives an object, of which `value_of` gives the value, the value back that it has now; None where nothing
-    does."""
+    """A function that restores the current value of an object supported by `value_of`; None if there is none."""
     if isinstance(held, contextvars.ContextVar):
         return None if is_unset(held) else functools.partial(held.set, held.get())
     if isinstance(held, random.Random):
@@ -161,7 +160,7 @@ def _length(held: io.StringIO | io.BytesIO | mmap.mmap) -> int:
 
 
 def _text(held: io.StringIO | io.BytesIO | mmap.mmap) -> tuple[Any, int]:
-    """What a file in memory holds, and where it is read next."""
+    """The contents of a file in memory, and its position."""
     if held.closed:
         return "closed", 0
     return held[:] if isinstance(held, mmap.mmap) else held.getvalue(), held.tell()
@@ -204,7 +203,7 @@ def _drawn(held: Any) -> str:
 
 
 class _Clearings:
-    """How often the results that a function of `functools.lru_cache` keeps were given up."""
+    """Counts how often the cache of a `functools.lru_cache` function was cleared."""
 
     def __init__(self, held: Any) -> None:
         self._held, self._count, self._misses = held, 0, held.cache_info().misses
@@ -217,7 +216,7 @@ class _Clearings:
 
 
 def cleared_of(held: Any) -> Callable[[], int] | None:
-    """What gives another number once the results that a function keeps are given up; None for one that keeps none."""
+    """A function whose result changes when the cache of a function is cleared; None for a function without a cache."""
     return _Clearings(held) if isinstance(held, functools._lru_cache_wrapper) else None
 
 
@@ -225,20 +224,21 @@ _UNSET = "no value"
 
 
 def is_unset(held: Any) -> bool:
-    """Whether an object is a context variable without a value: only who sets it can take the value away again."""
+    """Whether an object is a context variable without a value: only the code that sets it can remove the value
+    again."""
     return isinstance(held, contextvars.ContextVar) and _context(held) is _UNSET
 
 
 def _context(variable: contextvars.ContextVar[Any]) -> Any:
     try:
-        return variable.get()  # its own default, where it has one
+        return variable.get()  # its default, if it has one
     except LookupError:
         return _UNSET
 
 
 def is_iterator(held: Any) -> bool:
-    """Whether an object of C code, or of PyTorch's, gives other values each time it is asked, and keeps from sight
-    which ones are next."""
+    """Whether an object of C code, or of PyTorch, returns other values at each use, and Python cannot inspect which
+    ones are next."""
     kind = type(held)
     following = inspect.getattr_static(kind, "__next__", None)
     if isinstance(following, FunctionType):
@@ -246,9 +246,9 @@ def is_iterator(held: Any) -> bool:
     return isinstance(following, WrapperDescriptorType) and not hasattr(kind, "fileno")
 
 
-#: kinds of attributes that C code gives a class; a class of Python's with `__slots__`, too
+#: types of attributes in classes of C code; Python's classes with `__slots__` have them, too
 _ATTRIBUTES = (GetSetDescriptorType, MemberDescriptorType)
-#: modules whose objects of C code stay what they are, or are looked at in another way
+#: modules whose objects of C code are immutable, or are compared elsewhere
 _LASTING = {
     "_abc", "_ctypes", "_struct", "builtins", "ctypes", "functools", "numpy", "operator", "re", "torch", "types",
     "typing", "zoneinfo",
@@ -256,9 +256,9 @@ _LASTING = {
 
 
 def out_of_sight(held: Any, names: Collection[str]) -> str:
-    """What an object is called that changes where Python cannot look, by methods of C code that stand in `names`; ""
-    for others. Files, sockets and pipes change by functions (`print`) as well. Objects that are compared by value stay
-    what they are."""
+    """A description of an object that changes where Python cannot inspect it, by methods of C code with `names`; ""
+    for other objects. Files, sockets and pipes also change by functions (`print`). Objects that are compared by value
+    do not change."""
     kind: Any = type(held)
     if hasattr(kind, "fileno") and isinstance(kind, type):
         return f"a file or connection ({kind.__name__})"
@@ -269,8 +269,8 @@ def out_of_sight(held: Any, names: Collection[str]) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _in_c(kind: type) -> frozenset[str]:
-    """Methods that are written in C, without those of lasting objects; of Python's own classes attributes, too, and
-    the functions beside them, as `xml.etree.ElementTree.SubElement`."""
+    """Methods that are written in C, except those of immutable objects. For Python's own classes also attributes, and
+    functions of their modules, such as `xml.etree.ElementTree.SubElement`."""
     found: set[str] = set()
     for base in kind.__mro__:
         root = module_of(base).partition(".")[0]
@@ -287,5 +287,5 @@ def _in_c(kind: type) -> frozenset[str]:
 
 
 def module_of(kind: type) -> str:
-    """The name of the module of a class, which functions of Cython's classes do not have."""
+    """The name of the module of a class; functions of Cython's classes have none."""
     return kind.__module__ if isinstance(kind.__module__, str) else ""

@@ -1,4 +1,4 @@
-"""The Python state that a program was compiled for, and whether it is still so."""
+"""The Python state for which a program was compiled, and whether it is unchanged."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ from .reads import MISSING, Read, is_plain
 
 _contents = operator.attrgetter("cell_contents")
 _requires_grad = operator.attrgetter("requires_grad")
-#: dicts of which what is read is compared again one by one; where more change, and that often, by columns
+#: up to how many changed dicts are compared read by read; and after how many larger changes a dict is always compared,
+#: by columns
 _FEW, _OFTEN = 16, 3
 
 
 class StateGuard:
-    """Holds while all that was read is what it was: objects by identity, plain values by value.
+    """Checks that all values that were read are unchanged: objects by identity, plain values by equality.
 
-    It runs at every call. From the first call on for which all reads were compared, numbers tell whether dicts and
-    classes of objects have changed (`Unchanged`); what was read of a dict that has is compared again. Other reads lie
-    in columns. Where something differs there, all is looked at one by one: an equal number in another object is
-    the same, and a new attribute that no code names is none of ours.
+    It runs at every call. After the first call for which all reads were compared, version numbers tell whether dicts
+    and classes of objects have changed (`Unchanged`), and only the reads of a changed dict are compared again. Other
+    reads are compared in columns. If a column differs, all reads are compared one by one: an equal number in another
+    object is no change, nor is a new attribute that no code names.
 
-    names: all that the code may read. tensors: those of which `requires_grad` counts. marks: gives what
-    settings of modules the program was compiled for; count: grows when any setting changes.
+    Args:
+        reads: the values that were read.
+        names: all names that the code may read.
+        tensors: tensors whose `requires_grad` is compared.
+        marks: gives the settings of modules for which the program was compiled.
+        count: a number that increases when any setting changes.
     """
 
     def __init__(
@@ -43,34 +48,38 @@ class StateGuard:
         self._flags = [t.requires_grad for t in self.tensors]
         self._marks, self._count = marks, count
         self._marked, self._counted = marks(), count()
-        self._changes: Counter[int] = Counter()  # of dicts, where many have changed at once
+        self._changes: Counter[int] = (
+            Counter()
+        )  # by dict, how often it has changed together with many others
         self._take(list(reads))
 
     def _take(self, reads: list[Read]) -> None:
         self.reads, self._all = reads, _Columns(reads)
-        self._told: _Told | None = None
+        self._versioned: _Versioned | None = None
         self._tells = True
 
     def holds(self) -> bool:
-        """Whether a call now runs what was compiled."""
-        told = self._told
-        if told is not None and not told.unchanged.same():
-            found = told.changed()
+        """Whether the program is valid for a call now."""
+        versioned = self._versioned
+        if versioned is not None and not versioned.unchanged.same():
+            found = versioned.changed()
             if found is None or len(found) > _FEW:
                 self._changes.update(found or ())
-                told = self._told = None
+                versioned = self._versioned = None
             elif not all(self._is_as(read, now(read)) for read in chain(*found.values())):
                 return False
             else:
-                told.take()
-        if told is not None:
-            return (told.others.same() and self._settings_same()) or self._equal()
+                versioned.take()
+        if versioned is not None:
+            return (versioned.others.same() and self._settings_same()) or self._equal()
         if not self._all_same():
             return self._equal()
         if self._tells:
-            told = _Told.make(self.reads, self._changes)
-            self._tells = told is not None
-            self._told = told if self._all_same() else None  # as it is with these numbers
+            versioned = _Versioned.make(self.reads, self._changes)
+            self._tells = versioned is not None
+            self._versioned = (
+                versioned if self._all_same() else None
+            )  # nothing changed before the version numbers were read
         return True
 
     def _all_same(self) -> bool:
@@ -81,7 +90,7 @@ class StateGuard:
         return flags == self._flags and self._count() == self._counted
 
     def _equal(self) -> bool:
-        """Look at each. What is equal now is taken for the next call."""
+        """Compare all reads one by one. Equal values replace the old ones for the next call."""
         if [*map(_requires_grad, self.tensors)] != self._flags or self._marks() != self._marked:
             return False
         renewed = []
@@ -95,7 +104,7 @@ class StateGuard:
         return True
 
     def first_change(self) -> str | None:
-        """What differs, in words; None if nothing does."""
+        """The first difference as text; None if there is none."""
         for read in self.reads:
             value = now(read)
             if value is MISSING and read.value is not MISSING:
@@ -107,7 +116,7 @@ class StateGuard:
         return None
 
     def _is_as(self, read: Read, value: Any) -> bool:
-        if read.kind == "names":  # new ones, unless the code may read them
+        if read.kind == "names":  # a new name is no change, unless the code may read it
             differ = value ^ read.value
             return not differ if read.key is True else self.names.isdisjoint(differ)
         if read.kind == "hooks":
@@ -118,10 +127,12 @@ class StateGuard:
         return same(value, read.value)
 
 
-class _Told:
-    """Reads of dicts and of objects' classes, of which numbers tell whether they may have changed.
+class _Versioned:
+    """Reads of dicts and of objects' classes, for which version numbers tell whether they may have changed.
 
-    reads: by dict. others: the columns of all other reads.
+    Args:
+        reads: for each dict.
+        others: the columns of all other reads.
     """
 
     def __init__(self, unchanged: Unchanged, reads: list[list[Read]], others: _Columns) -> None:
@@ -130,8 +141,12 @@ class _Told:
         self.take: Callable[[], None] = lambda: None
 
     @classmethod
-    def make(cls, reads: Sequence[Read], changes: Mapping[int, int]) -> _Told | None:
-        """changes: how often a dict has changed with many others; one that has often is compared at each call."""
+    def make(cls, reads: Sequence[Read], changes: Mapping[int, int]) -> _Versioned | None:
+        """Partition reads by how they are compared; None if version numbers are not available.
+
+        changes: how often a dict has changed together with many others; one that has often done so is compared at each
+        call.
+        """
         dicts: dict[int, tuple[Any, list[Read]]] = {}
         objects: dict[int, Any] = {}
         others: list[Read] = []
@@ -150,18 +165,19 @@ class _Told:
         return None if made is None else cls(made, [r for _, r in dicts.values()], _Columns(others))
 
     def changed(self) -> dict[int, list[Read]] | None:
-        """What is read of dicts that have changed, by their ids, until `take`; None if all is to be looked at."""
+        """The reads of dicts that have changed, by the ids of the dicts. `take` accepts the change. None if all reads
+        must be compared."""
         found = self.unchanged.changed()
         if found is None:
             return None
         which, self.take = found
         if any(_hooks_of(r) is not hooks for n in which for r, hooks in self._hooks[n]):
-            return None  # numbers are those of the dicts that were there
+            return None  # the version numbers belong to the dicts that were replaced
         return {id(self.unchanged.dicts[n]): self._reads[n] for n in which}
 
 
 def _dicts_of(read: Read) -> Sequence[dict[Any, Any]]:
-    """The dicts that a read is of; nothing if it is of something else, too."""
+    """The dicts on which a read depends; empty if it depends on something else, too."""
     kind, holder = read.kind, read.holder
     if kind not in ("item", "slot", "names", "size", "dict", "hooks") or not isinstance(
         holder, dict
@@ -172,24 +188,24 @@ def _dicts_of(read: Read) -> Sequence[dict[Any, Any]]:
     hooks = _hooks_of(read)
     if read.value or not isinstance(
         hooks, dict
-    ):  # the order of hooks counts, of which numbers don't tell
+    ):  # the order of hooks counts, which does not change version numbers
         return ()
     return (holder,) if hooks is holder else (holder, hooks)
 
 
 def _hooks_of(read: Read) -> Any:
-    """The dict of hooks that is there now."""
+    """The current dict of hooks."""
     return read.holder if read.key is None else read.holder.get(read.key)
 
 
 def _tells_class(read: Read) -> bool:
-    """Whether a read is of the class of an object, or of its `__dict__`."""
+    """Whether a read is the class of an object, or its `__dict__`."""
     of_object = read.kind == "class" or (read.kind == "attribute" and read.key == "__dict__")
     return of_object and type(read.holder).__dictoffset__ != 0
 
 
 class _Columns:
-    """Reads in columns, which `map` goes through without a line of Python."""
+    """Reads in columns, which `map` compares in C."""
 
     def __init__(self, reads: Iterable[Read]) -> None:
         by_kind: dict[str, list[Read]] = {}
@@ -229,7 +245,7 @@ class _Columns:
         self._empty = _by_keys([r for r in hooks if not r.value and r.key is not None])
 
     def same(self) -> bool:
-        """Whether all is as it was, by identity."""
+        """Whether all reads are unchanged, by identity."""
         same = operator.is_
         try:
             return (
@@ -252,7 +268,7 @@ class _Columns:
                 )
             )
         except (AttributeError, KeyError, ValueError, RuntimeError):
-            return False  # gone, empty, changed by another thread
+            return False  # removed, without a value, or changed by another thread
 
     def _all_parts(self) -> Any:
         keys = chain.from_iterable(map(dict.keys, self._mappings))
@@ -261,8 +277,8 @@ class _Columns:
 
 
 def _by_keys(empty: Sequence[Read]) -> list[tuple[Callable[[Any], Any], list[Any]]]:
-    """The owners of dicts of hooks that are empty, by the names of these: what gets them, and the owners. A dict may
-    be replaced by another, so its owner is asked."""
+    """The owners of empty dicts of hooks, grouped by the names of these dicts: a getter, and the owners. A dict may be
+    replaced by another, so it is read from its owner."""
     keys: dict[int, list[str]] = {}
     owners = {id(r.holder): r.holder for r in empty}
     for read in empty:
@@ -270,12 +286,12 @@ def _by_keys(empty: Sequence[Read]) -> list[tuple[Callable[[Any], Any], list[Any
     groups: dict[tuple[str, ...], list[Any]] = {}
     for at, names in keys.items():
         groups.setdefault(tuple(names), []).append(owners[at])
-    # of one name alone, `itemgetter` gives no tuple
+    # with a single name, `itemgetter` returns no tuple
     return [(operator.itemgetter(*names, names[0]), owns) for names, owns in groups.items()]
 
 
 def now(read: Read) -> Any:
-    """What would be read now."""
+    """The current value of a read."""
     kind, holder = read.kind, read.holder
     if kind in ("item", "slot"):
         return (
@@ -306,13 +322,13 @@ def now(read: Read) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are one object, or equal and plain."""
+    """Whether two values are the same object, or equal and plain."""
     if a is b:
         return True
     if type(a) is not type(b) or not is_plain(a):
         return False
     if isinstance(a, (tuple, frozenset)):
         return len(a) == len(b) and (all(map(same, a, b)) if isinstance(a, tuple) else bool(a == b))
-    if isinstance(a, (float, complex)):  # 0.0 is not -0.0, and nan is nan
+    if isinstance(a, (float, complex)):  # 0.0 differs from -0.0, and nan equals nan
         return repr(a) == repr(b)
     return bool(a == b)

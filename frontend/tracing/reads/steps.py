@@ -1,6 +1,6 @@
-"""What an optimizer's step reads besides the optimizer: globals, variables of closures, attributes of classes.
+"""What an optimizer's step reads outside of the optimizer: globals, closure variables, class attributes.
 
-The optimizer itself, and objects that it holds, are exchanged for traced ones (`tracing/optimizer.py`).
+The optimizer itself, and objects that it contains, are replaced by traced ones (`tracing/optimizers`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,18 @@ from .reads import Reads
 
 
 class StepReading:
-    """What one step reads, before it runs and after it. objects: the optimizers, and what they hold. known:
-    their containers. where: what errors begin with. tensors: those that the step can reach.
+    """The reads of one step, before and after it runs.
+
+    Args:
+        objects: the optimizers, and objects that they contain.
+        known: their containers.
+        where: the beginning of errors.
+
+    `tensors` are the tensors that the step can reach.
 
     Raises:
-        GraphTraceError: an iterator is read, which gives another value at each step, or what Python cannot look into.
+        GraphTraceError: the step reads an iterator, which returns another value at each step, or an object that Python
+            cannot inspect.
     """
 
     def __init__(self, objects: Iterable[Any], known: Iterable[Any], where: str) -> None:
@@ -67,7 +74,7 @@ class StepReading:
 
 
 def tensors_outside(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]:
-    """The tensors that the code of steps can reach besides those of their optimizers."""
+    """The tensors that the code of steps can reach outside of their optimizers."""
     optimizers = list(optimizers)
     held = [[o.param_groups, o.state, o.defaults] for o in optimizers]
     roots = [root for o in optimizers for root in _roots(o)]

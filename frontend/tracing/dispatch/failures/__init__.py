@@ -1,9 +1,9 @@
-"""Errors that eager raises where a trace would compute on, and what must stay in a trace because it may fail.
+"""Errors of eager that tracing would miss, and ops that must stay in a trace because they may fail.
 
-assertions  conditions on the values of tensors that are there to raise an error, as checks of the program:
-            `assert`, `if …: raise …`, and functions of PyTorch that do the same
-checks      checks of element types that PyTorch's kernels make and its shape rules leave out: without them a
-            graph would compute what eager refuses
-pruning     which ops and inputs of a trace something needs
-refusals    ops that refuse some values at run time, so a trace keeps them even where nothing reads a result
+assertions  converts conditions on tensors' values that raise an error into checks of the program: `assert`,
+            `if …: raise …`, and functions of PyTorch with this effect
+checks      checks of dtypes and sizes that PyTorch's kernels make and its shape rules omit: without them a
+            graph would compute results where eager raises
+pruning     which ops and inputs of a trace are needed
+refusals    ops that refuse some values at run time, so a trace keeps them even if no op reads a result
 """

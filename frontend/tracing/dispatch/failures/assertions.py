@@ -1,8 +1,8 @@
-"""Conditions on the values of tensors that are there to raise an error, as checks of the program: `assert`,
-`if …: raise …`, and functions of PyTorch that do the same.
+"""Converts conditions on tensors' values that raise an error into checks of the program: `assert`, `if …: raise …`,
+and functions of PyTorch with this effect.
 
-Python asks a tensor for its truth in a jump. Where one way of the jump does nothing but raise an error that a check can
-raise, the trace takes the other, and the program checks the tensor before it updates anything.
+Python evaluates the truth of a tensor for a jump. If one branch of the jump only raises an error that a check can
+raise, the trace continues with the other branch, and the program checks the tensor before it updates anything.
 """
 
 from __future__ import annotations
@@ -25,13 +25,19 @@ from gflow.runtime.failures import ERRORS
 
 from ...context.location import user_frame
 
-_HERE = str(Path(__file__).parents[1])  # all that PyTorch calls while tracing
+_HERE = str(
+    Path(__file__).parents[1]
+)  # the folder `dispatch`, which PyTorch calls into while tracing
 
 
 @record
 class _Raising:
-    """A jump that raises where a tensor isn't `needed`: the name of the error among the globals, and the operation and
-    value that make its message ("" where more than one does)."""
+    """A jump that raises an error if a tensor's truth is not `needed`.
+
+    Args:
+        error: the name of the error among the globals.
+        how, value: the operation and value of the error's message; "" if there are several.
+    """
 
     needed: bool
     error: str
@@ -40,14 +46,14 @@ class _Raising:
 
 
 def fail_if(bad: torch.Tensor, error: str, message: str) -> None:
-    """The run ends with an error where an element of `bad` is true."""
+    """Record a check: the run ends with an error if an element of `bad` is true."""
     with torch.no_grad():
         torch.ops.gflow.fail_if(bad, error, message)
 
 
 def asserted(condition: torch.Tensor) -> bool | None:
-    """What a jump needs that asks for a traced tensor's truth and else raises, which the program will check; None where
-    Python asks for another reason."""
+    """The truth that a jump needs to continue, if it raises otherwise; the program checks it then. None if Python
+    evaluates the truth of the traced tensor for another reason."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
@@ -65,7 +71,7 @@ def asserted(condition: torch.Tensor) -> bool | None:
 
 @functools.cache
 def _raising(code: CodeType, at: int) -> _Raising | None:
-    """The jump at `at`, if one of its ways raises."""
+    """The jump at bytecode offset `at`, if one of its branches raises."""
     skipped = ("CACHE", "EXTENDED_ARG", "NOT_TAKEN", "PRECALL", "PUSH_NULL")
     instructions = [i for i in dis.get_instructions(code) if i.opname not in skipped]
     places = {i.offset: n for n, i in enumerate(instructions)}
@@ -78,12 +84,12 @@ def _raising(code: CodeType, at: int) -> _Raising | None:
     for needed, name in ((False, "IF_TRUE"), (True, "IF_FALSE")):
         if name not in jump.opname:
             continue
-        # where it goes for that truth, and where for the other
+        # the target for that truth, and the target for the other
         for truth, to in ((not needed, places.get(jump.argval)), (needed, n + 1)):
             while to is not None and instructions[to].opname in ("POP_TOP", "JUMP_FORWARD"):
                 ends = (
                     instructions[to].opname == "JUMP_FORWARD"
-                )  # both are of a chain of comparisons
+                )  # both instructions occur in chained comparisons
                 to = places.get(instructions[to].argval) if ends else to + 1
             found = None if to is None else _block(instructions[to:])
             if found is not None:
@@ -92,7 +98,7 @@ def _raising(code: CodeType, at: int) -> _Raising | None:
 
 
 def _block(instructions: list[dis.Instruction]) -> tuple[str, str, Any] | None:
-    """The error of a block that raises one, and what makes its message; None for other blocks."""
+    """The error that a basic block raises, with the operation and value of its message; None if it raises none."""
     first = instructions[0]
     error = first.argval if first.opname == "LOAD_GLOBAL" else ""
     if first.opname == "LOAD_ASSERTION_ERROR" or (
@@ -114,7 +120,7 @@ def _block(instructions: list[dis.Instruction]) -> tuple[str, str, Any] | None:
 
 
 def _text(frame: FrameType, found: _Raising) -> str:
-    """The error's message; the line itself for one that is computed, or none."""
+    """The error's message; the source line if the message is computed, or missing."""
     if found.how == "LOAD_CONST":
         return str(found.value)
     if found.how.startswith("LOAD_FAST") and isinstance(frame.f_locals.get(found.value), str):
@@ -125,11 +131,11 @@ def _text(frame: FrameType, found: _Raising) -> str:
 def check_tensor_all_with(
     error_type: Any, cond: Any, message: Callable[[], str] | None = None
 ) -> None:
-    """`torch._check_tensor_all_with`, which looks at the values.
+    """`torch._check_tensor_all_with`; the original reads the values.
 
     Raises:
         TypeError: cond is no tensor of booleans.
-        GraphTraceError: the error's type is none that the program can raise.
+        GraphTraceError: the program cannot raise an error of this type.
     """
     if not isinstance(cond, torch.Tensor):
         raise TypeError(f"cond must be a tensor, but got {type(cond)}")

@@ -1,5 +1,8 @@
-"""Checks of element types and sizes that PyTorch's kernels make and its shape rules leave out: without them a graph
-would compute what eager refuses, or leave out a call that eager refuses because nothing reads its result."""
+"""Checks of dtypes and sizes that PyTorch's kernels make and its shape rules omit.
+
+Without them a graph would compute results where eager raises, or drop a call that eager refuses because its result is
+unused.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,12 @@ def _same(args: tuple[Any, ...]) -> str | None:
 
 
 def _agree(*places: int) -> _Check:
-    """The tensors at these places have one dtype."""
+    """A check that the tensors at these positions have one dtype."""
     return lambda args: _same(tuple(args[p] for p in places if p < len(args)))
 
 
 def _indexed(place: int, dtypes: tuple[torch.dtype, ...], *same: int) -> _Check:
-    """The index at `place` has one of `dtypes`; the tensors at `same` have one dtype."""
+    """A check that the index at `place` has one of `dtypes`, and that the tensors at `same` have one dtype."""
 
     def check(args: tuple[Any, ...]) -> str | None:
         found = [i for i in _tensors(args[place]) if i.dtype not in dtypes]
@@ -57,7 +60,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _refused(*dtypes: torch.dtype, instead: str = ".float()") -> _Check:
-    """No tensor has one of these dtypes."""
+    """A check that no tensor has one of these dtypes."""
 
     def check(args: tuple[Any, ...]) -> str | None:
         found = [d for d in _dtypes(args) if d in dtypes]
@@ -67,7 +70,7 @@ def _refused(*dtypes: torch.dtype, instead: str = ".float()") -> _Check:
 
 
 def _norm(args: tuple[Any, ...]) -> str | None:
-    """One dtype; statistics and weights of a half-precision input may be float32."""
+    """Check for one dtype; statistics and weights of a half-precision input may be float32."""
     found = _dtypes(args)
     if found[0] in _HALVES and set(found[1:]) <= {torch.float32}:
         return None
@@ -125,7 +128,7 @@ def _difference(args: tuple[Any, ...]) -> str | None:
 
 
 def _known(*sizes: Any) -> bool:
-    """Whether sizes are numbers: those of a dimension that varies are symbols."""
+    """Whether sizes are static; dynamic ones are symbols."""
     return all(type(n) is int for n in sizes)
 
 
@@ -140,7 +143,8 @@ def _divided(args: tuple[Any, ...]) -> str | None:
 
 
 def _first_holds(args: tuple[Any, ...]) -> str | None:
-    """The result has the first tensor's dtype: PyTorch's shape rule gives the common one."""
+    """Check for one dtype: the kernel's result has the first tensor's dtype, PyTorch's shape rule gives the promoted
+    one."""
     return _averaged(args) or _same(args[:2])
 
 
@@ -157,7 +161,8 @@ def _step(args: tuple[Any, ...]) -> str | None:
 
 
 def _along_something(args: tuple[Any, ...]) -> str | None:
-    """A dimension to find a least or greatest element in has elements, and they have an order."""
+    """Check that a dimension to find a least or greatest element in is not empty, and that the elements are
+    ordered."""
     x, dim = args[0], args[1] if len(args) > 1 else -1
     if x.is_complex():
         return "takes no complex numbers, which have no order; use .abs() or .real"
@@ -179,7 +184,7 @@ def _lapack(args: tuple[Any, ...]) -> str | None:
 
 
 def _viewed(args: tuple[Any, ...]) -> str | None:
-    """What a view as wider elements asks of the memory."""
+    """Check the strides and the offset for a view as a wider dtype."""
     tensor, dtype = args
     old, new = tensor.element_size(), dtype.itemsize
     if new <= old:
@@ -199,8 +204,8 @@ def _viewed(args: tuple[Any, ...]) -> str | None:
 
 
 def _grouped(args: tuple[Any, ...]) -> str | None:
-    """What a view in another shape asks of the strides, by the rule of ATen's `computeStride`: PyTorch's shape rule
-    follows another one where sizes of 1 lie between."""
+    """Check that strides allow a view of another shape, by the rule of ATen's `computeStride`. PyTorch's shape rule
+    differs if sizes of 1 are in between."""
     tensor, wanted = args
     shape, strides = [*tensor.shape], tensor.stride()
     if not _known(*shape, *strides, *wanted) or not tensor.numel() or tensor.is_contiguous():
@@ -211,7 +216,7 @@ def _grouped(args: tuple[Any, ...]) -> str | None:
     for d in reversed(range(len(shape))):
         many *= shape[d]
         if d and (shape[d - 1] == 1 or strides[d - 1] == many * step):
-            continue  # one stretch of memory with the dimension before
+            continue  # contiguous with the previous dimension
         while at >= 0 and (seen < many or new[at] == 1):
             seen *= new[at]
             at -= 1
@@ -232,7 +237,7 @@ def _boundaries(args: tuple[Any, ...]) -> str | None:
 
 
 def _drawn(args: tuple[Any, ...]) -> str | None:
-    """Of what, and how many numbers `multinomial` draws."""
+    """Check the weights and the count of `multinomial`."""
     weights, count, *replacement = args
     if not weights.is_floating_point():
         return f"takes weights of a floating-point dtype, got {str(weights.dtype).removeprefix('torch.')}; convert them"
@@ -249,7 +254,7 @@ def _drawn(args: tuple[Any, ...]) -> str | None:
 
 
 def _added(args: tuple[Any, ...]) -> str | None:
-    """The shape of what is added to some positions is that of the tensor, but along the dimension."""
+    """Check that the added tensor has the shape of the tensor, except along the dimension."""
     found = _indexed(2, _WIDE, 0, 3)(args)
     tensor, dim, _, source = args[:4]
     if found is not None or not source.dim() or not _known(*tensor.shape, *source.shape):
@@ -280,8 +285,8 @@ def _interval(args: tuple[Any, ...]) -> str | None:
 
 
 def _strided_within(args: tuple[Any, ...]) -> str | None:
-    """What `as_strided_scatter` writes lies in the tensor's memory up to its last element, which PyTorch's kernel
-    copies with the gaps."""
+    """Check that `as_strided_scatter` writes within the tensor's memory up to its last element, which PyTorch's kernel
+    copies including the gaps."""
     tensor, _, size, stride, *offset = args
     begin = offset[0] if offset and offset[0] is not None else tensor.storage_offset()
     own = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
@@ -304,7 +309,7 @@ _WIDE = (torch.int32, torch.int64)
 
 
 def _every(names: str, check: _Check) -> dict[Any, _Check]:
-    """A check for all overloads of ops, and for those that write to their operand."""
+    """One check for all overloads of ops, and for their in-place forms."""
     packets = [getattr(aten, n, None) for name in names.split() for n in (name, f"{name}_")]
     return {getattr(p, o): check for p in packets if p is not None for o in p.overloads()}
 

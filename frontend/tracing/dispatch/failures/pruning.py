@@ -1,4 +1,4 @@
-"""Which ops and inputs of a trace something needs, and which ops may not be dropped or run twice."""
+"""Which ops and inputs of a trace are needed, and which ops may not be dropped or repeated."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .refusals import name_if_refusing
 
 
 def has_effect(op: TraceOp) -> bool:
-    """Whether an op counts even where nothing reads its results: ranks meet in it, or it refuses some values."""
+    """Whether an op is needed even if its results are unused: a collective, or an op that refuses some values."""
     return is_collective(op) or name_if_refusing(op.func) is not None
 
 
 def draws(op: TraceOp) -> bool:
-    """Whether an op draws random numbers; attention without dropout doesn't."""
+    """Whether an op draws random numbers; attention without dropout does not."""
     return draws_from(op.func, op.args, op.kwargs)
 
 
 def draws_from(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a call draws random numbers, with these arguments."""
+    """Whether a call with these arguments draws random numbers."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     named = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
@@ -38,7 +38,7 @@ def needed_ops(
     kept: Callable[[TraceOp], bool] = has_effect,
     stop: Collection[TraceValue] = (),
 ) -> set[TraceOp]:
-    """The ops that compute `values`. kept: others that count as well; stop: values that are there already."""
+    """The ops that compute `values`. kept: other ops that are needed; stop: values that exist already."""
     wanted, found = set(values), set()
     for op in reversed(ops):
         if kept(op) or any(r in wanted and r not in stop for r in op.results if r is not None):
@@ -48,8 +48,8 @@ def needed_ops(
 
 
 def prune(trace: Trace, keep_inputs: bool = True) -> None:
-    """Drop ops that nothing needs, and arguments (other than graph inputs, with `keep_inputs`) that no op and no
-    output uses."""
+    """Drop ops that are not needed, and arguments (except graph inputs, with `keep_inputs`) that no op and no output
+    uses."""
     needed = needed_ops(trace.ops, [o.value for o in trace.outputs])
     trace.ops = [op for op in trace.ops if op in needed]
     live = {o.value for o in trace.outputs}

@@ -1,6 +1,6 @@
-"""Ops that refuse some values at run time, so a trace keeps them even where nothing reads a result.
+"""Ops that refuse some values at run time, so a trace keeps them even if no op reads a result.
 
-`lowering/checks.py` says what they refuse. Ops that run through PyTorch refuse by themselves.
+`lowering/checks.py` has the checks. Ops that run through PyTorch check values themselves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 
 from gflow.runtime.failures import ERRORS
 
-#: overloads, or ops with all their overloads
+#: overloads, or ops (all of their overloads)
 REFUSING = frozenset({
     "aten.embedding", "aten.index_select", "aten.gather", "aten.take", "aten.index_add", "aten.index_fill",
     "aten.index_copy", "aten.scatter.src", "aten.scatter.value", "aten.scatter_add", "aten.scatter_reduce",
@@ -25,7 +25,7 @@ _names: dict[Any, str | None] = {}
 
 
 def name_if_refusing(func: Any) -> str | None:
-    """The entry of `REFUSING` that an overload falls under, if any."""
+    """The entry of `REFUSING` for an overload; None if there is none."""
     try:
         return _names[func]
     except KeyError:
@@ -36,8 +36,8 @@ def name_if_refusing(func: Any) -> str | None:
         return found
 
 
-# A condition that a function written in Python states, as an op: the run ends with the exception named `error`
-# where an element of `bad` is true.
+# An op for a condition of a function written in Python: the run ends with the exception named `error`
+# if an element of `bad` is true.
 torch.library.define("gflow::fail_if", "(Tensor bad, str error, str message) -> ()")
 
 

@@ -1,5 +1,5 @@
 """Custom ops that write into arguments (`torch.library.custom_op(mutates_args=...)`), which functionalization does not
-know: the op on copies, and their values written back."""
+support: the op runs on copies, and their values are written back."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ..recorder import describe
 from .proxies import Handler, TensorProxies
 
 Tensor = torch.Tensor
-#: what others take care of
+#: namespaces of ops that are handled elsewhere
 _OTHERS = ("aten", "prims", "c10d", "_c10d_functional", "gflow")
 
 
 def handler_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Handler | None:
-    """What calls a custom op that writes into arguments; None for another function."""
+    """A handler for a custom op that writes into arguments; None for another function."""
     if not isinstance(func, (OpOverload, OpOverloadPacket)):
         return None
     overload = _overload(func, args, kwargs)
@@ -61,7 +61,7 @@ def _handler(func: OpOverload) -> Handler:
         own = [r.alias_info is None for r in func._schema.returns]
         found = written(func)(**given)
         *mine, copies = found if any(own) else (found,)
-        with torch.no_grad():  # eager knows nothing of these writes either
+        with torch.no_grad():  # eager does not count these writes as new versions either
             for target, copy in zip(targets, copies, strict=True):
                 target.copy_(copy)
         left: Iterator[Any] = iter(mine)
@@ -77,7 +77,7 @@ def _handler(func: OpOverload) -> Handler:
 
 
 def _problem(func: OpOverload, given: dict[str, Any], targets: list[Tensor]) -> str:
-    """What is against a call."""
+    """Why a call is not supported; None if it is."""
     tensors = [t for value in given.values() for t in tensors_of(value) if isinstance(t, Tensor)]
     for target in targets:
         if any(t is not target and torch._C._is_alias_of(t, target) for t in tensors) or (  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
-"""What Python can ask of a tensor from outside besides its elements and their layout: whether it is a leaf, a view,
-shared between processes. The real tensor answers, and a program is for calls that answer likewise."""
+"""Properties of tensors from outside that Python can read, besides elements and layout: whether a tensor is a leaf, a
+view, shared between processes. The real tensor gives the answer, and the program is valid for calls with the same
+answer."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from .proxies import Fact, Handler, TensorProxies
 Tensor = torch.Tensor
 
 
-#: question → its name, and what a traced tensor answers that nothing has been done to
+#: getter → its name, and its value for an unmodified traced tensor
 _PLAIN: dict[Any, tuple[str, Any]] = {
     Tensor.is_leaf.__get__: ("is_leaf", True),  # type: ignore[attr-defined]
     Tensor.retains_grad.__get__: ("retains_grad", False),  # type: ignore[attr-defined]
@@ -25,7 +26,7 @@ _PLAIN: dict[Any, tuple[str, Any]] = {
     Tensor.is_shared: ("is_shared()", False),
     Tensor.is_pinned: ("is_pinned()", False),
 }
-#: those whose answer is an object, which a program cannot have
+#: getters whose value is an object, which a program cannot have
 _OBJECTS: dict[Any, str] = {
     Tensor.grad_fn.__get__: "grad_fn",  # type: ignore[union-attr]
     Tensor._base.__get__: "_base",  # type: ignore[union-attr]
@@ -43,7 +44,7 @@ _ARE_NONE = {question: _is_none(question) for question in _OBJECTS}
 def _ask(
     mode: TensorProxies, func: Any, name: str, question: Callable[[Tensor], Any], tensor: Tensor
 ) -> Any:
-    """The answer of the tensor that a traced one stands for; None where it stands for none."""
+    """The value for the real tensor that a traced one represents, recorded as a fact; None if it represents none."""
     real = mode.real_of(tensor)
     if real is None:
         return None
@@ -55,7 +56,7 @@ def _ask(
 
 def _plain(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name, untouched = _PLAIN[func]
-    if func in (Tensor.is_shared, Tensor.is_pinned):  # a traced tensor has no memory to look at
+    if func in (Tensor.is_shared, Tensor.is_pinned):  # a traced tensor has no memory
         own = untouched
     elif (own := func(*args, **kwargs)) != untouched:
         return own
@@ -73,7 +74,7 @@ def _object(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[
     return None
 
 
-#: what answers in place of PyTorch's own getters
+#: handlers that replace PyTorch's getters
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(_PLAIN, _plain),
     **dict.fromkeys(_OBJECTS, _object),

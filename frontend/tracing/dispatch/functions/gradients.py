@@ -41,7 +41,12 @@ def _backward(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def _gradient_from_outside(mode: TensorProxies, tensor: Tensor) -> None:
-    """Before the first backward(), eager gives the gradient that an earlier one has left; a program has none."""
+    """Refuse a gradient that exists before the call: eager would return it before the first backward(), a program has
+    none.
+
+    Raises:
+        GraphTraceError: the tensor has such a gradient.
+    """
     if any(op.loc.phase == "backward" for op in mode.recorder.ops):
         return
     if not any(s.wrapper is tensor for s in mode.given):  # other calls have other arguments

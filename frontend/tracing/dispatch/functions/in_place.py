@@ -1,9 +1,10 @@
-"""What an elementwise op may write into a tensor in place, or by `out=`.
+"""Which results an op may write into a tensor in place, or by `out=`.
 
-PyTorch's kernels refuse a result of a wider kind than the tensor that takes it (`ints.mul_(1.5)`), and one of
-another shape (`column.add_(matrix)`). Functionalization turns both into an op and a conversion, and what is
-left of the check in shape rules differs from op to op; so it is made here. They also refuse to read, at other
-places, what they write; and those that look elements up, place them, join or multiply, to read it at all.
+PyTorch's kernels refuse a result of a higher type category than the tensor that it is written to (`ints.mul_(1.5)`),
+and one of another shape (`column.add_(matrix)`). Functionalization turns both into an op and a conversion, and the
+remaining checks in shape rules differ between ops, so the check is made here. Kernels also refuse operands that partly
+overlap the written tensor. Kernels of indexing, concatenation and products refuse operands that share any element with
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .overlaps import is_basic, is_view
 
 Tensor = torch.Tensor
 
-#: elementwise methods that PyTorch has no tag for, as they are names of others or made of others
+#: elementwise methods without PyTorch's tag `pointwise`: aliases and composite functions
 _OTHER_NAMES = (
     "absolute", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "divide", "fix",
     "floor_divide", "greater", "greater_equal", "less", "less_equal", "multiply", "negative", "not_equal",
@@ -35,17 +36,16 @@ _OPERATORS = {
     "__ixor__": "bitwise_xor", "__ilshift__": "bitwise_left_shift", "__irshift__": "bitwise_right_shift",
 }  # fmt: skip
 
-#: elementwise methods that have read all operands before they write: through another op, or as a number
+#: elementwise methods that read all operands before they write: by another op, or as a number
 _READ_FIRST = frozenset({Tensor.ldexp_, Tensor.logit_, Tensor.nan_to_num_})
-#: what places elements by indices, or writes a product: no operand may share an element with what it writes, in
-#: the same place neither. PyTorch refuses most of it; where it does not, the result depends on the order in
-#: which the kernel comes by.
+#: methods that write by indices, or write a product: no operand may share an element with the written tensor, not even
+#: at the same position. PyTorch refuses most such calls; for the others, the result depends on the kernel's order
 _APART_IN_PLACE = frozenset({
     Tensor.scatter_, Tensor.scatter_add_, Tensor.scatter_reduce_, Tensor.index_add_, Tensor.index_copy_,
     Tensor.index_reduce_, Tensor.index_put_, Tensor.put_, Tensor.masked_scatter_, Tensor.addmm_, Tensor.addmv_,
     Tensor.addr_, Tensor.addbmm_, Tensor.baddbmm_,
 })  # fmt: skip
-#: the same by `out=`
+#: the same for functions with `out=`
 _APART_BY_OUT = frozenset({
     "gather", "take", "take_along_dim", "index_select", "index_add", "index_copy", "index_reduce", "scatter",
     "scatter_add", "scatter_reduce", "masked_select", "cat", "concat", "concatenate", "stack", "hstack", "vstack",
@@ -54,13 +54,13 @@ _APART_BY_OUT = frozenset({
     "logsumexp", "norm", "std", "var", "nansum", "nanmean", "argmax", "argmin", "cross", "roll", "tril", "triu",
     "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "linear",
 })  # fmt: skip
-#: of these, what may write over its operand where both lie in one place
+#: of these, functions that may write over an operand with the same address and strides
 _SAME_PLACE = frozenset({"tril", "triu", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
 
 
 @functools.cache
 def _plain_forms() -> Mapping[Any, Callable[..., Tensor]]:
-    """A method that works in place → the one that gives a new tensor."""
+    """In-place methods → the methods that return a new tensor."""
     found: dict[Any, Callable[..., Tensor]] = {}
     for name in dir(Tensor):
         plain = name.removesuffix("_")
@@ -78,9 +78,9 @@ def _plain_forms() -> Mapping[Any, Callable[..., Tensor]]:
 def write_problem(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], concrete: Callable[[Any], Any]
 ) -> str | None:
-    """Why a call may not write its result where it wants to; None if it may, or writes nothing.
+    """Why a call may not write its result where it would; None if it may, or writes nothing.
 
-    concrete: a size as an integer.
+    concrete: converts a size to an integer.
     """
     plain = _plain_forms().get(func)
     written = plain is not None or func in (Tensor.copy_, Tensor.__setitem__)
@@ -91,7 +91,7 @@ def write_problem(
         return problem or (_resized_problem(args, concrete) if func is Tensor.addbmm_ else None)
     if written and args and isinstance(args[0], Tensor):
         others: Any = (args[1:], kwargs)
-        if func is Tensor.masked_fill_:  # the value is a number by then
+        if func is Tensor.masked_fill_:  # PyTorch converts the value to a number first
             others = (args[1:2], kwargs.get("mask"))
         problem = None
         if func not in _READ_FIRST:
@@ -121,10 +121,11 @@ def write_problem(
 
 
 def with_out(run: Callable[..., Any], /, *args: Any, out: Any, **kwargs: Any) -> Any:
-    """`run(*args, out=out, **kwargs)`, a call of a function of PyTorch, with what it gives written to `out`.
+    """`run(*args, out=out, **kwargs)`, a call of a function of PyTorch, with its results written to `out`.
 
-    Some kernels (`linalg.matrix_rank`, `native_batch_norm`) make new tensors where an operand is traced, and leave
-    those that should take them as they are. A tensor that counts no versions, or that was resized, does not tell.
+    With traced operands, some kernels (`linalg.matrix_rank`, `native_batch_norm`) create new tensors and do not write
+    to `out`. This is detected by version counters. For tensors without one, and for resized ones, the results are
+    written again.
     """
     targets = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
     before = [None if t.is_inference() or not t.numel() else t._version for t in targets]
@@ -140,7 +141,7 @@ def with_out(run: Callable[..., Any], /, *args: Any, out: Any, **kwargs: Any) ->
             if new.shape != target.shape:
                 target.resize_(new.shape)
             target.copy_(new)
-    if result is None:  # of `unbind_copy` and the like
+    if result is None:  # `unbind_copy` and similar functions
         return None
     return out if isinstance(out, Tensor) else type(result)(targets)
 
@@ -156,10 +157,11 @@ def _is_elementwise(name: str) -> bool:
 def _overlap_problem(
     func: Any, target: Tensor, others: Any, args: Sequence[Any], concrete: Callable[[Any], Any]
 ) -> str | None:
-    """What an op reads may be what it writes, element by element, or lie elsewhere; not in parts, as in
-    `x[1:] = x[:-1]`. The rules are those of ATen/MemoryOverlap.cpp: where strides leave gaps, nothing is said.
+    """Why a call may not read `others` and write to `target`: an operand may be the written tensor itself, or disjoint
+    from it, but must not partly overlap it, as in `x[1:] = x[:-1]`. The rules are those of ATen/MemoryOverlap.cpp;
+    tensors with gaps are not checked.
 
-    others: the arguments that hold what it reads.
+    others: the arguments that contain the operands.
     """
     read = [a for a in tree_leaves(others) if isinstance(a, Tensor) and a is not target]
     if func is Tensor.__setitem__:
@@ -197,7 +199,7 @@ def _overlap_problem(
 
 
 def _fills(given: Sequence[Any]) -> bool:
-    """Whether elements chosen by a mask get one number, which PyTorch reads before it writes.
+    """Whether a mask selects the elements and the value is one number, which PyTorch reads before it writes.
 
     given: indices and value of an `index_put_`.
     """
@@ -209,8 +211,8 @@ def _fills(given: Sequence[Any]) -> bool:
 def _shared_problem(
     func: Any, target: Tensor, others: Any, concrete: Callable[[Any], Any], same_place: bool = False
 ) -> str | None:
-    """What is wrong with a call that writes to `target` in another order than it reads `others`, if those share
-    elements with it. Nothing is said where strides leave gaps.
+    """Why a call may not read `others` and write to `target` in another order: they share elements. Tensors with gaps
+    are not checked.
 
     same_place: whether an operand may be the written tensor itself.
     """
@@ -232,7 +234,8 @@ def _shared_problem(
 
 
 def _resized_problem(args: Sequence[Any], concrete: Callable[[Any], Any]) -> str | None:
-    """PyTorch's `addbmm_` gives a tensor that is smaller than the sum the sum's shape, and says nothing of it."""
+    """Why an `addbmm_` is refused: PyTorch would silently give a tensor with a smaller shape than the sum the sum's
+    shape."""
     batches = [a for a in args[1:3] if isinstance(a, Tensor) and a.dim() == 3]
     if len(batches) < 2:
         return None
@@ -247,7 +250,7 @@ def _resized_problem(args: Sequence[Any], concrete: Callable[[Any], Any]) -> str
 
 
 def _extent(tensor: Tensor, concrete: Callable[[Any], Any]) -> tuple[Any, ...] | None:
-    """Where in its memory a tensor begins and ends, with its strides; None where there are gaps."""
+    """The first and last byte of a tensor in its storage, with its strides; None if it has gaps."""
     if not tensor.numel() or not is_non_overlapping_and_dense_or_false(tensor):
         return None
     begin = concrete(tensor.storage_offset())

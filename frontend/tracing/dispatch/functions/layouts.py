@@ -1,8 +1,8 @@
-"""What an update in place leaves of a traced tensor's strides: all of them.
+"""Keeps the strides of traced tensors at updates in place.
 
-PyTorch's functionalization turns an update into an op with a result of its own, and the tensor takes the result's
-strides. Whether `.contiguous()`, `.reshape()` or `.to(memory_format=…)` copies, or shows the tensor's own memory,
-goes by strides; so does what `.stride()` and `.is_contiguous()` say.
+PyTorch's functionalization turns an update into an op with a new result, and the tensor takes the result's strides.
+Whether `.contiguous()`, `.reshape()` or `.to(memory_format=…)` copies, or returns a view of the tensor, depends on
+strides, and so do `.stride()` and `.is_contiguous()`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ..recorder import Recorder, set_value, untraced
 
 Tensor = torch.Tensor
-#: an operand, and the tensor that its strides come from (itself, or what it is a view of) with its shape and strides
-#: before a call
+#: an operand, and the tensor that determines its strides (itself, or its base) with its shape and strides before a
+#: call
 Layout = tuple[Tensor, Tensor, tuple[Any, ...], tuple[Any, ...]]
 
-#: functions that are there to change a tensor's shape or strides
+#: functions whose purpose is to change a tensor's shape or strides
 RESHAPING = frozenset({
     "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "as_strided_", "resize_", "resize_as_",
     "set_", "__set__",
@@ -28,19 +28,20 @@ RESHAPING = frozenset({
 
 
 class Mode(Protocol):
-    """What layouts need of the mode that rewrites calls."""
+    """The interface of the function mode that this file uses."""
 
     recorder: Recorder
 
     def concrete(self, size: Any) -> Any:
-        """The value that a size has in this trace, as a plain int."""
+        """The value of a size in this trace, as a plain int."""
 
 
 def layouts(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Layout]:
-    """How the tensors lie that a call may update: its operands, and what they are views of.
+    """The layouts of the tensors that a call may update: its operands and their bases.
 
-    A view takes its strides from its base, so that only the base's are to be kept. A row-major base stays one when
-    rows of it are updated; through a transpose, it takes the transposed strides of the result."""
+    A view derives its strides from its base, so only those of the base are kept. A row-major base stays row-major if
+    rows of it are updated; an update through a transpose would give it the transposed strides of the result.
+    """
     found: list[Layout] = []
     for tensor in (*_tensors(args), *_tensors(kwargs.values())):
         base = tensor._base
@@ -63,23 +64,21 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def restore(mode: Mode, before: Sequence[Layout]) -> None:
-    """Give the tensors that a call has updated the strides that they had."""
+    """Give the tensors that a call has updated their previous strides."""
     concrete = mode.concrete
     for operand, tensor, shape, strides in before:
-        torch._sync(tensor)  # what was written through a view of it
+        torch._sync(tensor)  # applies writes through views
         now = tuple(tensor.stride())
         if list(map(concrete, now)) == list(map(concrete, strides)):
             continue
         if len(now) == len(shape) and tuple(tensor.shape) == shape:
             _put(mode, tensor, strides)
             if operand is not tensor:
-                torch._sync(
-                    operand
-                )  # a view has the result's strides until it is taken from its base again
+                torch._sync(operand)  # otherwise a view keeps the result's strides
 
 
 def _put(mode: Mode, tensor: Tensor, strides: tuple[Any, ...]) -> None:
-    """The same value, with other strides, as what a functional tensor holds."""
+    """Replace the value inside of a functional tensor by the same value with other strides."""
     recorder = mode.recorder
     with recorder.fake_mode, recorder:
         torch._sync(tensor)

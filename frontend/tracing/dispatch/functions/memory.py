@@ -1,4 +1,4 @@
-"""Functions that ask where a tensor lies in memory, give it other strides, or write into it by a way of their own."""
+"""Functions that depend on a tensor's storage, change its strides, or write into it in an unusual way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _unsafe_parts(
 def _clamp_(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor:
-    # In place and with traced numbers, PyTorch takes its slow Python reference apart.
+    # In place and with traced numbers, PyTorch would decompose its slow Python reference.
     if not any(number_of(a) is not None for a in (*args[1:], *kwargs.values())):
         return func(*args, **kwargs)
     tensor = args[0]
@@ -36,7 +36,7 @@ def _clamp_(
 def _polygamma_(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor:
-    # PyTorch's functionalization does not know the method.
+    # PyTorch's functionalization does not support the method.
     order = args[1] if len(args) > 1 else kwargs["n"]
     return args[0].copy_(torch.polygamma(order, args[0]))
 
@@ -53,8 +53,11 @@ def _of_arguments(what: str) -> Handler:
 
 
 def _strided(place: int) -> Handler:
-    """`as_strided` and its kin, whose offset counts from where the memory begins that a tensor lies in: unknown for
-    one from outside. place: of the offset among the arguments."""
+    """A handler for `as_strided` and related functions. Their offset counts from the beginning of the storage, which
+    is unknown for a tensor from outside.
+
+    place: the position of the offset among the arguments.
+    """
 
     def handler(
         mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -87,7 +90,7 @@ def _strided(place: int) -> Handler:
 def _restrided(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Methods that change strides in place: where, is kept for the check at the end of `build()`."""
+    """Methods that change strides in place: record the line for the check at the end of `build()`."""
     result = func(*args, **kwargs)
     mode.restrided.setdefault(id(args[0]), (args[0], describe(mode.recorder.locator.here())))
     return result
@@ -106,7 +109,11 @@ def _as_strided_(
 def _other_memory(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """`x.data = y`: a program can write into an argument's memory, and not give it another one."""
+    """`x.data = y` of an argument.
+
+    Raises:
+        GraphTraceError: always for an argument: a program can write into its memory, but not replace it.
+    """
     if any(s.wrapper is args[0] for s in mode.given):
         raise GraphTraceError(
             f"{describe(mode.recorder.locator.here())}: build() replaces the memory of an argument (.data "
@@ -123,7 +130,7 @@ _UNSAFE = (
     aten.unsafe_split_with_sizes.default,
 )  # fmt: skip
 
-#: of those, methods that write like others do
+#: handlers of methods whose writes need the usual checks
 IN_PLACE = (_clamp_, _polygamma_)
 
 HANDLERS: dict[Any, Handler] = {

@@ -1,5 +1,5 @@
-"""Layers and losses of PyTorch that mutate without saying so (batch norm's running statistics), look at the values of
-tensors, or take kernels that a graph does not have."""
+"""Layers and losses of PyTorch that update tensors although their schemas do not say so (batch norm's running
+statistics), read the values of tensors, or use kernels that a graph does not have."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _batch_norm(
     eps: float,
     cudnn_enabled: bool = True,
 ) -> Tensor:
-    if input.numel() == 0:  # as PyTorch: statistics stay
+    if input.numel() == 0:  # as in PyTorch, statistics stay
         out = input.clone() if weight is None else input * weight[0]
         return out if bias is None else out + bias[0]
     if running_mean is None or running_var is None:
@@ -52,7 +52,7 @@ def _batch_norm(
 def _native_batch_norm(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Running statistics are updated, which the op's schema does not say."""
+    """Update the running statistics, which the op's schema does not declare."""
     names = (
         "input",
         "weight",
@@ -146,7 +146,7 @@ def _torch_dropout(
 def _max_pool1d(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """PyTorch's kernel without gradients takes fixed sizes alone; the op for images takes any."""
+    """By the op for images: PyTorch's kernel without gradients requires static sizes."""
     given = dict(kwargs)
     if mode.recorder.sizes is None or given.pop("return_indices", False) or len(args) > 6:
         return func(*args, **kwargs)
@@ -170,7 +170,7 @@ def _as_images(
 def _one_hot(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor:
-    """PyTorch's own looks at the values: to check them, or to find the number of classes."""
+    """Without reading values: PyTorch's function reads them to check them, or to find the number of classes."""
     words = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
     tensor, num_classes = words["tensor"], words.get("num_classes", -1)
     if num_classes < 0:
@@ -200,7 +200,7 @@ def _gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """PyTorch's own; it looks at the values of `var`."""
+    """PyTorch's function, which reads the values of `var`."""
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"{reduction} is not valid")
     if isinstance(var, Tensor):
@@ -221,8 +221,8 @@ def _gaussian_nll_loss(
 def _embedding(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Gradients are dense; see `sparse.py` for optimizers that expect them sparse. As PyTorch, which has no sparse ones
-    that are scaled by how often an index comes, it raises in the backward."""
+    """With dense gradients; see `sparse.py` for optimizers that expect sparse ones. PyTorch has no sparse gradients
+    that are scaled by the frequency of an index, and raises in the backward; so does this handler."""
     by_frequency, at = _EMBEDDINGS[func]
     sparse = args[at] if len(args) > at else kwargs.get("sparse", False)
     given = len(args) > by_frequency
@@ -239,7 +239,7 @@ def _embedding(
     return found
 
 
-#: functions that look rows up, and the places of `scale_grad_by_freq` and `sparse` among their arguments
+#: functions that look rows up, with the positions of `scale_grad_by_freq` and `sparse` among their arguments
 _EMBEDDINGS = {
     F.embedding: (5, 6), torch.embedding: (3, 4), F.embedding_bag: (5, 7), torch.embedding_bag: (3, 5),
 }  # fmt: skip
@@ -255,8 +255,8 @@ def _unscaled(where: str, gradient: Tensor) -> None:
 def _row_major_matrix(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """PyTorch factors a row-major matrix transposed, another as it is, and its backward goes by the same
-    question. Operands are row-major in a program, so the trace's are too."""
+    """With a row-major operand: PyTorch factors a row-major matrix transposed and others as they are, and its backward
+    makes the same distinction. Operands in a program are row-major, so they must be so in the trace."""
     if args:
         return func(args[0].contiguous(), *args[1:], **kwargs)
     name = "A" if "A" in kwargs else "input"
@@ -266,10 +266,14 @@ def _row_major_matrix(
 def _attention(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """PyTorch takes attention apart where the last dimension of an operand has gaps or stands for one element; under
-    autocast it converts such a one to a dense tensor of halves before it looks. A graph is traced in the program's own
-    types, and its scores as halves would leave their range: one whose elements share memory is copied. A backward then
-    keeps scaled copies of queries and keys, which may be updated, and the values themselves."""
+    """With copies of operands where PyTorch would decompose attention.
+
+    PyTorch decomposes attention if the last dimension of an operand has gaps, or its elements share memory. Under
+    autocast it first converts such an operand to a dense tensor of half precision. A graph is traced in the program's
+    own types, and scores in half precision would overflow, so an operand whose elements share memory is copied. The
+    backward of the decomposition saves scaled copies of queries and keys, which may then be updated, and the values
+    themselves.
+    """
 
     def shares(value: Any) -> bool:
         gaps = isinstance(value, Tensor) and value.dim() and value.stride(-1) != 1
@@ -288,12 +292,12 @@ def _attention(
 
 
 def _ldexp(input: Tensor, other: Tensor) -> Tensor:
-    """By an exponent that is no integer, as PyTorch's kernel: its shape rule does not know that integers times a 0-d
-    half are halves."""
+    """With an exponent that is no integer, as PyTorch's kernel: its shape rule does not promote integers times a 0-d
+    half-precision tensor to half precision."""
     return input * torch.pow(2.0, other) if other.is_floating_point() else torch.ldexp(input, other)
 
 
-#: functions that PyTorch makes of `_linalg_det`, `_linalg_slogdet` and `_linalg_solve_ex`
+#: functions that PyTorch decomposes to `_linalg_det`, `_linalg_slogdet` and `_linalg_solve_ex`
 FACTORING = (
     torch.det, torch.linalg.det, Tensor.det, torch.logdet, Tensor.logdet, torch.slogdet, Tensor.slogdet,
     torch.linalg.slogdet, torch.linalg.solve, torch.linalg.solve_ex, torch.linalg.tensorsolve,

@@ -1,5 +1,5 @@
-"""Functions whose kernels write to a tensor of the result's own dtype alone (`out=`), where others convert what they
-write: PyTorch's functionalization converts for all of them."""
+"""Functions whose kernels write only to a tensor (`out=`) of the result's dtype, where others convert. PyTorch's
+functionalization converts for all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..symbols.number_nodes import number_of
 
 Tensor = torch.Tensor
 
-#: by name, as PyTorch 2.13 has them; of some, other forms convert (`_converts`)
+#: by name, in PyTorch 2.13; some of them have forms that convert (`_converts`)
 EXACT = frozenset({
     "_native_batch_norm_legit", "abs", "addbmm", "addmm", "addmv", "alias_copy", "all", "amax", "amin",
     "aminmax", "any", "argmax", "argmin", "as_strided_copy", "avg_pool2d", "avg_pool3d", "baddbmm",
@@ -39,8 +39,9 @@ EXACT = frozenset({
 
 
 def _converts(name: str, args: Sequence[Any], target: Tensor, alone: bool) -> bool:
-    """Whether one form of a function of `EXACT` writes to a tensor of another dtype. alone: the only one it writes."""
-    if name in ("max", "min"):  # of all elements, or of two tensors
+    """Whether one form of a function of `EXACT` converts to the dtype of `out`. alone: whether `out` is the only
+    tensor that it writes."""
+    if name in ("max", "min"):  # reductions of all elements, or binary functions
         return alone
     if name in ("all", "any"):
         return target.dtype == torch.uint8
@@ -54,7 +55,8 @@ def dtype_problem(
     out: Any,
     concrete: Callable[[Any], Any],
 ) -> str | None:
-    """Why a call may not write to `out`, by its dtypes alone. concrete: a size as an integer."""
+    """Why a call may not write to `out`, judged by dtypes alone; None if it may. concrete: converts a size to an
+    integer."""
     name = getattr(func, "__name__", "")
     if name not in EXACT:
         return None
@@ -73,19 +75,19 @@ def dtype_problem(
 def results_on_meta(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], concrete: Callable[[Any], Any]
 ) -> list[Any]:
-    """What a call would give without `out=`, as tensors without memory; nothing where it fails, which the call itself
-    will say."""
+    """The results of a call without `out=`, as tensors on the device meta; empty if the call fails, since it will then
+    raise the error itself."""
     meta = functools.partial(_on_meta, concrete=concrete)
     with untraced():
         try:
             result = func(*map(meta, args), **{k: meta(v) for k, v in kwargs.items() if k != "out"})
-        except Exception:  # of any kind: functions of PyTorch's check what they take
+        except Exception:  # any kind of exception: PyTorch's functions check their arguments
             return []
     return tree_leaves(result)
 
 
 def _on_meta(value: Any, concrete: Callable[[Any], Any]) -> Any:
-    """An argument without memory: shape, strides and dtype alone."""
+    """An argument on the device meta, with the same shape, strides and dtype."""
     if isinstance(value, Tensor):
         shape, strides = [concrete(s) for s in value.shape], [concrete(s) for s in value.stride()]
         return torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
@@ -96,5 +98,5 @@ def _on_meta(value: Any, concrete: Callable[[Any], Any]) -> Any:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As messages show it."""
+    """A dtype as messages show it."""
     return str(dtype).removeprefix("torch.")

@@ -1,8 +1,8 @@
-"""Writes to parts of views whose elements are one in memory: of an expanded tensor, of overlapping windows.
+"""Updates through views whose elements share memory: of an expanded tensor, of overlapping windows.
 
-PyTorch's functionalization takes such a write back through each view in turn, and there is no way back through one
-that shows an element twice: for `expand` it adds up differences, which rounds, and makes NaN of infinities. So the
-part is written as what it is in memory: one strided view of the tensor that holds it all.
+PyTorch's functionalization propagates such an update back through each view in turn. A view that shows an element more
+than once has no exact inverse: for `expand` PyTorch adds differences, which rounds, and makes NaN of infinities.
+Therefore the update is applied to one strided view of the tensor that holds the memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...data.values import instances_in
 Tensor = torch.Tensor
 _views: Any = torch._C._functionalization
 
-#: views that may show an element more than once
+#: view ops whose result may show an element more than once
 _OVERLAPPING = (_views.expand_ViewMeta, _views.as_strided_ViewMeta, _views.unfold_ViewMeta)
 
 #: operators that write into their first operand, and methods with a trailing underscore that do not
@@ -34,18 +34,18 @@ _NO_WRITES = frozenset({
     "as_strided_", "share_memory_", "rename_", "resize_", "resize_as_",
 })  # fmt: skip
 
-#: functions that write to operands and count no version of them, with the places of these
+#: functions that write to operands without incrementing their version counters, with the positions of these
 _STATISTICS = {
     torch.batch_norm: (3, 4), torch.instance_norm: (3, 4), F.batch_norm: (1, 2), F.instance_norm: (1, 2),
 }  # fmt: skip
 
-#: what PyTorch says of a write through several views, one of which is `as_strided`
+#: PyTorch's error for a write through several views, one of which is `as_strided`
 _CHAIN = "encountered a mutation on a view chain"
 _ADVICE = "Call .clone() first, or change what it is a view of."
 
 
 class Unwritable(Exception):
-    """A write that no view of the memory expresses; the message says why."""
+    """A write that cannot be expressed as a write to one view of the memory; the message says why."""
 
 
 def writes_first(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
@@ -58,7 +58,7 @@ def writes_first(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
 def targets(
     func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Tensor]:
-    """What a function writes to, as far as its name and its arguments tell."""
+    """The tensors that a function writes to, judged by its name and its arguments."""
     places, names = _written(func, args, kwargs)
     if not places and not names:
         return []
@@ -68,7 +68,7 @@ def targets(
 def _written(
     func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[int], list[str]]:
-    """Places and names of the arguments that a function writes to."""
+    """Positions and names of the arguments that a function writes to."""
     first = writes_first(func, kwargs)
     places = [n for n in _STATISTICS.get(func, (0,) if first else ()) if n < len(args)]
     names = [n for n in ("out", "running_mean", "running_var") if kwargs.get(n) is not None]
@@ -85,14 +85,15 @@ def call(
     run: Callable[..., Any] | None = None,
     moved: Callable[[Tensor], bool] = lambda tensor: False,
 ) -> Any:
-    """`func(*args, **kwargs)` of traced tensors, where it may write into some of them.
+    """`func(*args, **kwargs)` on traced tensors, which may write into some of them.
 
-    concrete: a size as an integer. run: does what `func` does. moved: whether a tensor has
-    other strides than its value in the program.
+    Args:
+        concrete: converts a size to an integer.
+        run: has the effect of `func`; by default `func` itself.
+        moved: whether a tensor has other strides than its value in the program.
 
     Raises:
-        Unwritable: it writes to elements that are one in memory with others that it writes to, or in a way that
-            is not known.
+        Unwritable: several written elements share memory, or `func` writes in an unknown way.
     """
     run = run or func
     places, names = _written(func, args, kwargs)
@@ -141,7 +142,7 @@ def call(
 def _assign(
     part: Tensor, value: Any, concrete: Callable[[Any], Any], moved: Callable[[Tensor], bool]
 ) -> None:
-    """`x[i] = value`, for the view `x[i]`."""
+    """`x[i] = value`, where `part` is the view `x[i]`."""
     if isinstance(value, Tensor):
         while value.dim() > part.dim() and value.shape[0] == 1:
             value = value.squeeze(0)
@@ -155,7 +156,7 @@ def _name(func: Callable[..., Any]) -> str:
 
 
 def is_basic(index: Any) -> bool:
-    """Whether an index gives a view."""
+    """Whether an index selects a view."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(isinstance(p, (int, slice, EllipsisType)) or p is None for p in parts) and not any(
         isinstance(p, bool) for p in parts
@@ -163,8 +164,8 @@ def is_basic(index: Any) -> bool:
 
 
 def _sequence(t: Tensor) -> list[Any]:
-    """The views by which a traced tensor is made of the one that holds its memory."""
-    held = getattr(t, "elem", t)  # of TorchDynamo's
+    """The view ops from the tensor that holds the memory to a traced tensor."""
+    held = getattr(t, "elem", t)  # a functional tensor of AOTAutograd
     return _views.get_view_meta_sequence(held) if torch._is_functional_tensor(held) else []
 
 
@@ -174,12 +175,12 @@ def is_view(t: Tensor) -> bool:
 
 
 def may_overlap(t: Tensor) -> bool:
-    """Whether a traced tensor is made by views that may show an element more than once."""
+    """Whether a traced tensor is derived by views that may show an element more than once."""
     return any(isinstance(view, _OVERLAPPING) for view in _sequence(t))
 
 
 def shares(t: Tensor, concrete: Callable[[Any], Any]) -> bool:
-    """Whether elements of a tensor are one in memory. concrete: a size as an integer."""
+    """Whether elements of a tensor share memory. concrete: converts a size to an integer."""
     if t.layout != torch.strided:
         return False
     shape, strides = (tuple(map(concrete, sizes)) for sizes in (t.shape, t.stride()))
@@ -187,7 +188,7 @@ def shares(t: Tensor, concrete: Callable[[Any], Any]) -> bool:
 
 
 def shared_problem(func: Callable[..., Any], t: Tensor) -> str:
-    """What to say of a write to a tensor whose elements are one in memory."""
+    """The error message for a write to a tensor whose elements share memory."""
     return (
         f"{_name(func)} changes a tensor in place, and some of its elements are one in memory (an expanded tensor, "
         f"or windows that overlap: shape {[*t.shape]}, strides {[*t.stride()]}). {_ADVICE}"
@@ -200,11 +201,11 @@ def _direct(
     concrete: Callable[[Any], Any],
     moved: Callable[[Tensor], bool],
 ) -> Tensor:
-    """The same elements as one view of the tensor that holds them; itself, where functionalization's way back
-    is right.
+    """A tensor as one view of the tensor that holds the memory; the tensor itself if functionalization handles its
+    update exactly.
 
     Raises:
-        Unwritable: some of its elements are one in memory, or there is no such view.
+        Unwritable: some of its elements share memory, or there is no such view.
     """
     sequence = _sequence(t)
     if not any(isinstance(view, _OVERLAPPING) for view in sequence):
@@ -228,7 +229,8 @@ def _direct(
 
 
 def _as_slices(base: Tensor, t: Tensor) -> Tensor | None:
-    """The elements of `t` as slices of `base`, a way back that needs no strides; None, where there are none."""
+    """The elements of `t` as slices of `base`, which functionalization inverts exactly; None if that is not
+    possible."""
     offsets = base.storage_offset(), t.storage_offset()
     if not all(
         type(n) is int for n in (*base.shape, *base.stride(), *t.shape, *t.stride(), *offsets)
@@ -264,9 +266,9 @@ def _as_slices(base: Tensor, t: Tensor) -> Tensor | None:
 
 
 def unsafe_parts(name: str, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-    """What `unsafe_chunk`, `unsafe_split` and `unsafe_split_with_sizes` give: parts that share the tensor's memory,
-    which their schemas do not say. Each is a view of its own: autograd refuses updates of views that one call made
-    together, for which these ops are there."""
+    """The results of `unsafe_chunk`, `unsafe_split` and `unsafe_split_with_sizes`: views of the tensor, although their
+    schemas declare new tensors. Each is a separate view, since autograd refuses updates of views from one multi-output
+    op, and these ops exist to allow them."""
     x = next(a for a in (*args[:1], kwargs.get("input"), kwargs.get("self")) if a is not None)
     dim = kwargs.get("dim", args[2] if len(args) > 2 else 0)
     safe = getattr(torch.ops.aten, name.removeprefix("unsafe_").partition(".")[0])

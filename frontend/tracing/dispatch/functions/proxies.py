@@ -1,4 +1,4 @@
-"""The traced tensors that stand for real ones, and what handlers of functions ask about them."""
+"""The traced tensors that represent real ones, and queries about them for handlers of functions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class TensorProxy:
-    """The traced tensor used for a real one, which is input `index` of the trace. begin: what it holds at first, where
-    that is not the input itself."""
+    """The traced tensor for a real one, which is input `index` of the trace. begin: its initial value, if that is not
+    the input itself."""
 
     real: Tensor
     wrapper: Tensor
@@ -31,7 +31,7 @@ class TensorProxy:
 
 
 class Fact(NamedTuple):
-    """What was asked of a real tensor, and what it answered."""
+    """A property of a real tensor that was read, and its value."""
 
     real: Tensor
     question: Callable[[Tensor], Any]
@@ -40,7 +40,7 @@ class Fact(NamedTuple):
 
 
 class TensorProxies:
-    """What a trace knows of the real tensors that it met, and of the backwards and steps around what is traced."""
+    """The real tensors of a trace with their proxies, and callbacks for backward and optimizer steps."""
 
     def __init__(self, recorder: Recorder, has_optimizer: bool) -> None:
         self.recorder = recorder
@@ -49,34 +49,36 @@ class TensorProxies:
         self.seed: Callable[[Tensor, Tensor | None], Tensor] | None = None
         self.read_gradient: Callable[[Tensor], None] | None = None
         self.view_of: Callable[[Tensor, int], Tensor | None] | None = None
-        #: records what is done in it, whether or not `build()` runs
+        #: within, ops are recorded, whether or not `build()` runs
         self.active: Callable[[], AbstractContextManager[None]] = nullcontext
-        self.bases: dict[int, tuple[Tensor, Tensor]] = {}  # views by their ids, with what they view
+        self.bases: dict[int, tuple[Tensor, Tensor]] = {}  # id of a view → the view, its base
         self.proxies: dict[int, TensorProxy] = {}
-        self.reals: dict[int, tuple[Tensor, Tensor]] = {}  # proxies by their ids, with real tensors
-        self.given: list[TensorProxy] = []  # of arguments
+        self.reals: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # id of a proxy → the proxy, the real tensor
+        self.given: list[TensorProxy] = []  # proxies of arguments
         self.restrided: dict[
             int, tuple[Tensor, str]
-        ] = {}  # what changed strides in place, with where
-        self.stepped: dict[
-            int, Tensor
-        ] = {}  # parameters by the ids of what stands for them in a step
-        self.met: set[int] = set()  # ids of the real tensors that were used
-        #: real tensors by their ids, whose gradient was asked for before there was any
+        ] = {}  # id of a tensor whose strides changed in place → the tensor, the line
+        self.stepped: dict[int, Tensor] = {}  # id of a copy in an optimizer's step → the parameter
+        self.met: set[int] = set()  # ids of real tensors that were used
+        #: id of a real tensor whose gradient was read before it existed → the tensor
         self.ungraded: dict[int, Tensor] = {}
-        #: what was asked of tensors from outside
+        #: properties of tensors from outside that were read
         self.facts: list[Fact] = []
-        self.bare: dict[int, tuple[Tensor, Tensor]] = {}  # fake tensors by their ids, with proxies
+        self.bare: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # id of a fake tensor → the tensor, its proxy
         recorder.held = self._held
 
     def register(self, real: Tensor, wrapper: Tensor, index: int) -> TensorProxy:
-        """Use `wrapper`, made for input `index`, wherever `real` is met."""
+        """Use `wrapper`, made for input `index`, wherever `real` occurs."""
         known = self.proxies[id(real)] = self.proxy(real, wrapper, index)
         self.reals[id(known.wrapper)] = (known.wrapper, real)
         return known
 
     def proxy(self, real: Tensor, wrapper: Tensor, index: int) -> TensorProxy:
-        """`wrapper` for a real tensor; one that says that it is conjugate, where the real one does."""
+        """`wrapper` as the proxy of a real tensor; a conjugate view if the real tensor is one."""
         with torch._C.DisableTorchFunction():
             if not real.is_conj() or wrapper.is_conj():
                 return TensorProxy(real, wrapper, index)
@@ -107,8 +109,8 @@ class TensorProxies:
         return self.register(real, wrapper, index).wrapper
 
     def _held(self, real: Tensor) -> FakeTensor | None:
-        """What the proxy of a real tensor holds: for tensors that come below this mode, as those that
-        a hook of the backward reads."""
+        """The current value of the proxy of a real tensor, for tensors that reach the recorder directly (those that a
+        hook of the backward reads)."""
         known = self.proxies.get(id(real))
         if known is None:
             return None
@@ -116,10 +118,10 @@ class TensorProxies:
             return unwrap(known.wrapper)  # type: ignore[return-value]
 
     def _unwrapped(self, fake: FakeTensor) -> Tensor:
-        """The proxy of a result that no functional tensor went into: of an op of numbers alone."""
+        """The proxy of a result that depends on no functional tensor: of an op on numbers alone."""
         known = self.bare.get(id(fake))
         if known is None:
-            self.recorder.value_of(fake)  # it is of this trace
+            self.recorder.value_of(fake)  # checks that it belongs to this trace
             known = self.bare[id(fake)] = (fake, functional(fake, fake))
         return known[1]
 
@@ -138,7 +140,7 @@ class TensorProxies:
         return arg
 
     def argument_of(self, tensor: Tensor) -> TensorProxy | None:
-        """What a traced tensor lies in the memory of, if that comes from outside."""
+        """The tensor from outside with which a traced tensor shares its storage; None if there is none."""
         if tensor.layout != torch.strided:
             return None
         storage = tensor.untyped_storage()._cdata
@@ -146,15 +148,15 @@ class TensorProxies:
         return next((s for s in outside if s.wrapper.untyped_storage()._cdata == storage), None)
 
     def real_of(self, tensor: Tensor) -> Tensor | None:
-        """The tensor from outside that a traced one stands for, if it does."""
+        """The tensor from outside that a traced one represents; None if it represents none."""
         known = self.reals.get(id(tensor))
         if known is not None:
             return known[1]
         return next((s.real for s in self.given if s.wrapper is tensor), None)
 
     def has_moved(self, tensor: Tensor) -> bool:
-        """Whether a traced tensor, or what it views, has other strides than its value in the program: after an
-        update of one with gaps."""
+        """Whether a traced tensor, or its base, has other strides than its value in the program, after an update of a
+        tensor with gaps."""
         for held in (tensor, tensor._base):
             if held is None or held.numel() <= 1:
                 continue
@@ -184,23 +186,23 @@ def functional(fake: Tensor, like: Tensor) -> Tensor:
 
 
 def own_attributes(tensor: Tensor) -> dict[str, Any]:
-    """What code other than PyTorch's keeps at a tensor, as `weight.is_embedding`."""
+    """Attributes of a tensor that are not PyTorch's, such as `weight.is_embedding`."""
     own = vars(tensor)
     return {name: own[name] for name in own.keys() - OF_TENSORS - OWN} if own else {}
 
 
 def unwrap(wrapper: Tensor) -> Tensor:
-    """The fake tensor that a functional tensor holds now."""
+    """The current fake tensor of a functional tensor."""
     torch._sync(wrapper)
     return torch._from_functional_tensor(wrapper)
 
 
-#: runs in the place of a function: what the trace knows, the function, its arguments by position and by name
+#: runs instead of a function. Parameters: the proxies of the trace, the function, its positional and keyword arguments
 Handler = Callable[[TensorProxies, Any, "tuple[Any, ...]", "dict[str, Any]"], Any]
 
 
 def plain(function: Callable[..., Any]) -> Handler:
-    """A handler that calls `function` with the arguments alone."""
+    """A handler that calls `function` with only the arguments."""
 
     def handler(
         mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -1,7 +1,7 @@
 """`torch.lstm`, `torch.gru` and plain RNNs in a trace.
 
-Over a fixed length a layer is recorded as matrix products and gates, step by step. Over a length that varies it is
-one op for each layer (`gflow.runtime.recurrent`), which the program leaves to PyTorch.
+Over a static length a layer is recorded as matrix products and gates, step by step. Over a dynamic length it is one op
+for each layer (`gflow.runtime.recurrent`), which the program calls in PyTorch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ Tensor = torch.Tensor
 
 
 def recurrent(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """How the function mode of `rewrites` calls them. oneDNN's and cuDNN's layers hand their backward a workspace of a
-    size that no shape rule knows; without them, a layer is recorded as matrix products and gates."""
+    """Call a recurrent layer for the function mode of `rewrites`, without oneDNN and cuDNN. Their layers pass
+    their backward a workspace whose size no shape rule has; without them, a layer is recorded as matrix products
+    and gates."""
     if not kwargs and len(args) == 9 and _has_length_that_varies(mode.recorder, args):
         return _layers(func.__name__, *args)
     onednn, cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
@@ -33,8 +34,8 @@ def recurrent(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _has_length_that_varies(recorder: Recorder, args: tuple[Any, ...]) -> bool:
-    """args: (input, state, weights, has biases, layers, dropout, train, bidirectional, batch first); those of packed
-    sequences are others."""
+    """Whether a layer runs over a dynamic length. args: (input, state, weights, has biases, layers, dropout, train,
+    bidirectional, batch first); those of packed sequences differ."""
     input, state, biased = args[0], args[1], args[3]
     if recorder.sizes is None or type(biased) is not bool:
         return False
@@ -58,7 +59,7 @@ def _layers(
     both_ways: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    # only here: programs without such a layer need no such op
+    # imported here for start-up time: few programs have such a layer
     from gflow.runtime.recurrent import layer
 
     x = input.transpose(0, 1) if batch_first else input

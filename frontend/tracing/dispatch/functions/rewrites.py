@@ -1,9 +1,9 @@
-"""What happens above autograd while tracing: a function mode that
+"""The function mode above autograd while tracing. It
 
-- turns real tensors captured from outside into traced constants,
-- replaces functions that mutate without saying so (batch norm's running statistics) by
-  their functional kin,
-- turns requests for a tensor's value into clear errors, or traced numbers in an optimizer.
+- replaces real tensors from outside by traced constants,
+- replaces functions that update tensors although their schemas do not say so (batch norm's running statistics) by
+  functional equivalents,
+- raises clear errors for reads of a tensor's value, or returns traced numbers in an optimizer.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .proxies import TensorProxies
 Tensor = torch.Tensor
 
 
-#: functions whose branches PyTorch's functionalization looks at before the recorder sees them
+#: functions whose branches functionalization processes before the recorder receives them
 _CONTROL_FLOW = {"cond", "while_loop", "scan", "associative_scan", "map_impl"}
-#: modules of `flex_attention`, which maps functions of one score over all
+#: modules of `flex_attention`, which applies vmap to functions of one score
 _FLEX_ATTENTION = ("torch.nn.attention.flex_attention", "torch._higher_order_ops.flex_attention")
-#: functions that take an index or a condition, and its place among the arguments
+#: functions that take an index or a condition, and its position among the arguments
 _SELECTING = {
     **dict.fromkeys(
         (Tensor.__getitem__, Tensor.__setitem__, Tensor.index_put, Tensor.index_put_), 1
@@ -65,7 +65,7 @@ class Rewrites(TensorProxies, TorchFunctionMode):
         if isinstance(func, torch._ops.HigherOrderOperator) and func.name() in _CONTROL_FLOW:
             raise self.recorder.control_flow(
                 func
-            )  # functionalization has errors of its own for branches
+            )  # functionalization would raise unclear errors for branches
         args = tuple([self.lift(a) for a in args])
         kwargs = {k: self.lift(v) for k, v in kwargs.items()} if kwargs else {}
         at = _SELECTING.get(func)
@@ -91,29 +91,29 @@ class Rewrites(TensorProxies, TorchFunctionMode):
             raise GraphTraceError(f"{describe(self.recorder.locator.here())}: {error}") from None
         if before:
             restore(self, before)
-        if self.in_optimizer:  # code of a step sees parameters, and may compare them
+        if self.in_optimizer:  # code of a step gets the parameters themselves, and may compare them
             return self.stepped.get(id(result), result)
-        # What was updated in place is the real tensor again: `self.count += 1` assigns it to the module.
+        # An in-place update returns the real tensor, since `self.count += 1` assigns it to the module.
         known = self.reals.get(id(result))
         return result if known is None else known[1]
 
     def _check_target(self, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """
+        """Check the target of an in-place op.
+
         Raises:
-            GraphTraceError: an op changes a tensor in place of which elements are one in memory, and which is no
-                view that `overlaps` knows.
+            GraphTraceError: elements of the tensor share memory, and it is no view that `overlaps` handles.
         """
         target = args[0] if args else None
         if not isinstance(target, Tensor) or overlaps.may_overlap(target):
             return
-        outside = (*self.proxies.values(), *self.given)  # `check_update` names it
+        outside = (*self.proxies.values(), *self.given)  # for these, `check_update` raises
         if overlaps.shares(target, self.concrete) and not any(s.wrapper is target for s in outside):
             where = describe(self.recorder.locator.here())
             raise GraphTraceError(f"{where}: {overlaps.shared_problem(func, target)}")
 
 
 def _is_called_from(names: tuple[str, ...]) -> bool:
-    """Whether code of one of these modules is at work."""
+    """Whether code of one of these modules is on the stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") in names:
@@ -127,13 +127,14 @@ def _handled(handler: Any, mode: Rewrites, func: Any, /, *args: Any, **kwargs: A
 
 
 def _fills(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    """Whether a call assigns one number by an index, for which PyTorch refuses masks of bytes."""
+    """Whether a call assigns one number by an index; PyTorch refuses uint8 masks for this."""
     value = args[2] if len(args) > 2 and func not in (torch.where, Tensor.where) else None
     return value is not None and (not isinstance(value, Tensor) or value.numel() == 1)
 
 
 def _with_bool_masks(index: Any) -> Any:
-    """An index or a condition with masks of bytes as booleans, as which they select: shape rules know no others."""
+    """An index or a condition with uint8 masks converted to booleans, with the same selection: shape rules do not
+    support uint8 masks."""
     if isinstance(index, (list, tuple)) and not isinstance(index, torch.Size):
         return type(index)([_with_bool_masks(i) for i in index])
     return index.bool() if isinstance(index, Tensor) and index.dtype == torch.uint8 else index

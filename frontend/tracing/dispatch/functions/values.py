@@ -1,4 +1,4 @@
-"""Functions that look at the values of tensors: errors that say so, or traced numbers in an optimizer."""
+"""Functions that read the values of tensors: they raise clear errors, or return traced numbers in an optimizer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _bool(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[st
 def _tensor_literal(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """`torch.tensor(x)` and `torch.as_tensor(x)` with traced numbers inside."""
+    """`torch.tensor(x)` and `torch.as_tensor(x)` with traced numbers inside of x."""
     data: Any = args[0] if args else kwargs.get("data")
     node = number_of(data)
     if node is not None:

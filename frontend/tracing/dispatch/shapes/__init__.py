@@ -1,7 +1,7 @@
 """Shape inference of ATen ops.
 
-dynamo_stub  fake tensors without the second and a half that importing all of TorchDynamo takes
-fakes        shape inference of ATen ops on fake tensors, remembered
-shape_rules  result metadata of the commonest ops, where PyTorch's own inference is slow (it takes batch norm
-             apart into dozens of reference ops)
+dynamo_stub  fake tensors without importing all of TorchDynamo, which takes a second and a half
+fakes        shape inference of ATen ops on fake tensors, cached
+shape_rules  result metadata of the most common ops, for which PyTorch's own inference is slow (it decomposes batch norm
+             into dozens of reference ops)
 """

@@ -1,10 +1,9 @@
-"""Fake tensors without the second and a half that importing all of TorchDynamo takes.
+"""Fake tensors without importing all of TorchDynamo, which takes a second and a half.
 
-`FakeTensorMode` reads a few flags of `torch._dynamo.config`, and importing that module runs the
-package's `__init__`, which loads the whole of Dynamo. While a trace runs, a stand-in for the package
-lets its submodules be imported on their own; anything else that is asked of it loads the real
-package, and from then on there is no stand-in. A module has one meaning for all threads, so this is for
-processes of one thread.
+`FakeTensorMode` reads a few flags of `torch._dynamo.config`, and importing that module runs the package's `__init__`,
+which loads all of TorchDynamo. While a trace runs, a stand-in for the package allows importing its submodules alone.
+Any other use of it loads the real package, which then replaces the stand-in. A module is the same object for all
+threads, so this is only done in processes with one thread.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _NAME = "torch._dynamo"
 
 
 class _StandIn(ModuleType):
-    """The package while a trace runs. Functions that PyTorch keeps out of Dynamo's sight ask it once for a wrapper and
-    remember the answer: here they get themselves, and forget it again when the stand-in goes."""
+    """The package while a trace runs. Functions that PyTorch hides from TorchDynamo ask it once for a wrapper and
+    cache the answer: here they get themselves, and the cached answers are cleared when the stand-in is removed."""
 
     def __init__(self, name: str, until_the_end: contextlib.ExitStack) -> None:
         super().__init__(name)
@@ -45,14 +44,14 @@ class _StandIn(ModuleType):
             raise AttributeError(name)
         _remove(self)
         _kept.clear()
-        with originals():  # it keeps functions of PyTorch that it finds
+        with originals():  # TorchDynamo keeps the functions of PyTorch that it finds
             package = importlib.import_module(_NAME)
         self.until_the_end.enter_context(_compiles_with_originals())
         return getattr(package, name)
 
 
 def _remove(stand_in: _StandIn) -> None:
-    """Take the stand-in away, and what was loaded under it: the real package, which may be imported right now
+    """Remove the stand-in and the modules that were loaded under it. The real package, which may be being imported
     from one of these, loads its own."""
     for fn in stand_in.asked:
         getattr(fn, "__dict__", {}).pop("__dynamo_disable", None)
@@ -73,8 +72,8 @@ _kept: dict[str, ModuleType] = {}
 
 @contextlib.contextmanager
 def _compiles_with_originals() -> Iterator[None]:
-    """What Dynamo compiles in this thread, as for `torch.cond`, it compiles as if no graph were traced: it keeps
-    tables of PyTorch's functions, which it makes when it first needs them."""
+    """Let TorchDynamo compile in this thread (for `torch.cond`) as if no graph were traced: it keeps tables of
+    PyTorch's functions, which it builds at first use."""
     handler = importlib.import_module(f"{_NAME}.callback").callback_handler
     thread, during = threading.get_ident(), contextlib.ExitStack()
 
@@ -93,20 +92,20 @@ def _compiles_with_originals() -> Iterator[None]:
     finally:
         during.close()
         for callbacks, mine in ((handler.start_callbacks, start), (handler.end_callbacks, end)):
-            if mine in callbacks:  # torch._dynamo.reset() forgets all
+            if mine in callbacks:  # torch._dynamo.reset() removes all callbacks
                 callbacks.remove(mine)
 
 
 @contextlib.contextmanager
 def light_dynamo() -> Iterator[None]:
-    """Within, `import torch._dynamo.config` loads that module alone, unless Dynamo is loaded.
+    """Within, `import torch._dynamo.config` loads only that module, unless TorchDynamo is loaded.
 
-    Where threads run that are not gflow's own, Dynamo is loaded: one of them may import it, or a part of it, at any
-    moment.
+    If there are threads that are not gflow's own, TorchDynamo is loaded, since one of them may import it, or a
+    submodule, at any time.
     """
     threads = [thread for thread in threading.enumerate() if thread.name != BESIDE]
     if _NAME in sys.modules or len(threads) > 1:
-        importlib.import_module(_NAME)  # waits for a thread that has begun to
+        importlib.import_module(_NAME)  # waits for a thread that is importing it
         with _compiles_with_originals():
             yield
         return

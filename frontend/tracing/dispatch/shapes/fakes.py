@@ -1,8 +1,7 @@
-"""Shape inference of ATen ops on fake tensors, remembered.
+"""Shape inference of ATen ops on fake tensors, cached.
 
-A call is looked up by its op and the metadata of its arguments; only a new one runs
-PyTorch's fake implementation. A fake tensor here carries its `TraceValue`, and a small
-integer for its metadata, so a lookup costs a few microseconds.
+A call is looked up by its op and the metadata of its arguments; only a new one runs PyTorch's fake implementation. A
+fake tensor here carries its `TraceValue`, and a small integer for its metadata, so a lookup takes a few microseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _view_ops: dict[Any, bool] = {}
 
 
 class _Unknown(Exception):
-    """An argument that a lookup cannot stand on."""
+    """An argument that cannot be part of a cache key."""
 
 
 def _metadata(tensor: torch.Tensor) -> Metadata:
@@ -33,7 +32,7 @@ def _metadata(tensor: torch.Tensor) -> Metadata:
 
 
 def tag(fake: FakeTensor) -> int:
-    """A number for the metadata of a fake tensor and its place in its memory, equal for equal ones: a view of a view
+    """An integer for the metadata and the storage offset of a fake tensor, equal for equal ones: a view of a view
     depends on both."""
     found: int | None = fake.__dict__.get("_gflow_metadata")
     if found is None:
@@ -62,14 +61,14 @@ def _key(arg: Any) -> Any:
 
 
 def new_fake(mode: FakeTensorMode, metadata: Metadata) -> FakeTensor:
-    """A fake tensor with this metadata and storage of its own. Only below all modes."""
+    """A fake tensor with this metadata and a storage of its own. It must be called below all modes."""
     shape, stride, dtype, device = metadata
     meta = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
     return FakeTensor(mode, meta, device)
 
 
 def same_memory(mode: FakeTensorMode, func: Any, types: Any, args: tuple[Any, ...]) -> Any:
-    """The result of an op that gives its operand again (detach, alias)."""
+    """The result of an op that returns its operand (detach, alias)."""
     fake = args[0]
     if type(fake) is not FakeTensor or fake.constant is not None or len(args) > 1:
         return mode.dispatch(func, types, args)
@@ -81,7 +80,7 @@ def same_memory(mode: FakeTensorMode, func: Any, types: Any, args: tuple[Any, ..
 def fake_call(
     mode: FakeTensorMode, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """The result of `func` on fake tensors: new fake tensors."""
+    """The results of `func` on fake tensors: new fake tensors."""
     env = mode.shape_env
     calls = _known if env is None else env.known  # type: ignore[attr-defined]
     key: Any
@@ -115,7 +114,7 @@ def fake_call(
 def _describe(
     func: Any, args: tuple[Any, ...], out: Any
 ) -> tuple[type | None, list[Metadata | None]] | None:
-    """What is needed to make `out` again; None when it must be computed each time."""
+    """A description from which `out` can be created again; None if it must be computed each time."""
     container = type(out) if type(out) in (tuple, list) else None
     items = out if container is not None else (out,)
     described: list[Metadata | None] = []
@@ -137,7 +136,7 @@ def _describe(
         container is not None
         or plain_size(items[0].untyped_storage().nbytes()) != plain_size(_size(items[0]))
     ):
-        return None  # more memory than the view shows: a later as_strided may look at it
+        return None  # the storage is larger than the view: a later as_strided may read the rest
     return container, described
 
 

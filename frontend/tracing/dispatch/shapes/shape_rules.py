@@ -1,6 +1,6 @@
-"""Result metadata of the commonest ops, where PyTorch's own inference is slow (it takes
-batch norm apart into dozens of reference ops). Only the plain case: dense floating-point
-tensors of one shape; anything else gives None and PyTorch decides."""
+"""Result metadata of the most common ops, for which PyTorch's own inference is slow (it decomposes batch norm into
+dozens of reference ops). Rules cover only dense floating-point tensors of one shape; for other operands they return
+None, and PyTorch infers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _same(like: Tensor) -> Metadata:
 
 
 def plain(tensor: Tensor) -> tuple[Any, ...]:
-    """A tensor's metadata, to compare and to look up: of sizes that vary, the formulas."""
+    """A tensor's metadata as a hashable key; formulas for dynamic sizes."""
     return (
         tuple(map(plain_size, tensor.shape)),
         tuple(map(plain_size, tensor.stride())),
@@ -33,7 +33,7 @@ def plain(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def plain_size(size: Any) -> Any:
-    """A size, or the formula of one that varies."""
+    """A size; the formula of a dynamic one."""
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
@@ -57,7 +57,7 @@ def _elementwise(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata
 
 
 def _channels(input: Tensor, others: tuple[Any, ...]) -> Metadata | None:
-    """Metadata of per-channel results: everything contiguous and of one dtype."""
+    """Metadata of per-channel results: contiguous, and of one dtype."""
     if input.ndim < 2 or not input.is_contiguous() or input.dtype not in _FULL:
         return None
     if any(t is not None and t.dtype != input.dtype for t in others):
@@ -86,7 +86,7 @@ def _batch_norm_backward(
 def _group_norm_backward(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Metadata | None] | None:
-    """Of no elements, by whose number PyTorch's shape rule divides."""
+    """For tensors without elements: PyTorch's shape rule divides by their number."""
     if kwargs or len(args) != 10 or args[1].numel():
         return None
     x, channels = args[1], args[6]
@@ -96,7 +96,7 @@ def _group_norm_backward(
 
 
 def _loss_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
-    """Of no elements, by whose number PyTorch's shape rules divide."""
+    """For tensors without elements: PyTorch's shape rules divide by their number."""
     x, target = args[1], args[2]
     if kwargs or x.numel() or target.numel() or x.dtype != args[0].dtype or x.dtype != target.dtype:
         return None
@@ -105,7 +105,7 @@ def _loss_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metada
 
 
 def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
-    """A bool to the power of a bool: PyTorch's kernels give a bool, and its shape rule int64."""
+    """A bool to the power of a bool: PyTorch's kernels return a bool, its shape rule int64."""
     if len(args) != 2 or kwargs:
         return None
     base, exponent = args
@@ -116,7 +116,7 @@ def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | Non
 
 
 def _vector_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
-    """Of no elements over dimensions counted from the end, for which PyTorch's shape rule looks at none."""
+    """For tensors without elements and negative dimensions, which PyTorch's shape rule does not normalize."""
     x, *rest = args
     dims, keep = [*rest[1:], *(None, False)[len(rest[1:]) :]][:2]
     dtype = kwargs.get("dtype") or x.dtype
@@ -131,8 +131,8 @@ def _vector_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata
 
 
 def _transposed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
-    """Of a transposed convolution whose padding takes away all: PyTorch's CPU kernels give nothing, and its shape rule
-    refuses it."""
+    """A transposed convolution whose result is empty after padding: PyTorch's CPU kernels return an empty tensor, its
+    shape rule refuses it."""
     if len(args) != 9 or kwargs or not args[6]:
         return None
     x, weight, bias, stride, padding, dilation, _, more, groups = args
@@ -156,9 +156,9 @@ def _transposed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata 
 
 
 def _bags(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
-    """Of sums of bags of rows: PyTorch's CPU kernel has a fast path, which does not say to which bag an index belongs.
-    Its shape rule goes by the operands' strides, but a program gives such a call row-major ones; and it does not know
-    that bfloat16 has this path, too."""
+    """Sums of bags of rows. PyTorch's CPU kernel has a fast path that does not return the bag of each index. Its shape
+    rule depends on the operands' strides, but a program passes row-major operands; and it omits this path for
+    bfloat16."""
     names = ("scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset")
     given = dict(zip((*names, "padding_idx"), args[3:])) | kwargs
     weight, offsets = args[0], args[2]
@@ -178,7 +178,8 @@ def _bags(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None
 
 
 def _margin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
-    """A margin loss of one sample, without a dimension for samples: a number; one element by PyTorch's shape rule."""
+    """A margin loss of one sample without a batch dimension: a 0-d tensor; PyTorch's shape rule returns one
+    element."""
     x, target, *rest = args
     multilabel = len(rest) == 1
     reduction = rest[-1] if multilabel or len(rest) == 4 else kwargs.get("reduction", 1)
@@ -191,7 +192,7 @@ def _margin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | No
 
 
 def _byte_labels(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
-    """Of class labels in bytes, which PyTorch's kernels take, and its shape rule does not."""
+    """Class labels of dtype uint8, which PyTorch's kernels accept, and its shape rule refuses."""
     x, target, weight, reduction, _ = args
     if target.dtype != torch.uint8 or x.shape[:-1] != target.shape:
         return None
@@ -246,5 +247,5 @@ RULES: dict[Any, tuple[type | None, Rule]] = {
     aten.multilabel_margin_loss_forward.default: (tuple, _margin),
     **dict.fromkeys(_LOSSES, (None, _loss_backward)),
 }
-#: ops of which PyTorch's kernels give other shapes than its rules, which holds for tensors that are constants as well
+#: ops whose kernels give other shapes than PyTorch's rules; these rules also apply to constants
 CORRECTED = frozenset(f for f, (_, rule) in RULES.items() if rule in (_bags, _margin, _transposed))

@@ -1,12 +1,12 @@
-"""Numbers of a call that ops take: as inputs where a kernel takes a number, else what they are in this trace.
+"""Numbers of a call as arguments of ops: inputs if a kernel supports it, otherwise constants of this trace.
 
-An op takes a number beside tensors (a factor, an addend, a bound) as an input of the program. Elsewhere (a size, a
-dimension, the ends of `arange`) the number is a constant, and the trace is for it alone. Where the kernel has rules of
-its own for some numbers, a guard tells which side the number is on:
+A number that an op combines with tensors (a factor, an addend, a bound) is an input of the program. In other positions
+(a size, a dimension, the ends of `arange`) the number is a constant, and the trace is valid only for it. If the kernel
+has special cases for some numbers, a guard records which case applies:
 
-- 0, with which `addmm(beta=0)` leaves its operand out;
-- numbers that the dtype in which the kernel computes cannot hold, which PyTorch refuses;
-- negative powers of integers, likewise, and shifts by more bits than there are.
+- 0, with which `addmm(beta=0)` ignores its operand;
+- numbers that the dtype in which the kernel computes cannot represent, which PyTorch refuses;
+- negative powers of integers, which it also refuses, and shifts by more bits than the dtype has.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .held_numbers import NUMBERS
 from .number_nodes import Number, number_of
 
 aten = torch.ops.aten
-#: ops that take sizes as numbers
+#: ops whose numbers are sizes of their result
 _RANGES = ("aten::arange", "prims::iota", "aten::linspace", "aten::logspace", "aten::range")
-#: types of parameters, as schemas have them, for which a number may stand
+#: parameter types of schemas that accept a number
 _TAKE_NUMBERS = ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
 _POWERS = (aten.pow.Tensor_Scalar,)
 _SHIFTS = (
@@ -38,7 +38,7 @@ _SHIFTS = (
 def settled(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of an op, of which numbers of the call are left that it takes as inputs."""
+    """The arguments of an op, in which only numbers that can be inputs remain traced."""
     schema = func._schema.arguments
     kinds = {a.name: str(a.type) for a in schema}
     ranged = func._schema.name in _RANGES
@@ -60,7 +60,8 @@ def settled(
 
 
 def _constant(node: Number, takes: bool) -> Any:
-    """The number in this trace. takes: the op would take others as inputs, and the trace holds for what is equal."""
+    """The number's value in this trace. takes: whether the op would accept other values as inputs; the trace is then
+    valid for equal numbers."""
     if not takes:
         return node.concrete()
     node.holds(operator.eq, node.hint)
@@ -68,7 +69,7 @@ def _constant(node: Number, takes: bool) -> Any:
 
 
 def _is_usual(func: Any, node: Number, place: int | str, words: Any) -> bool:
-    """Whether the kernel has no rule of its own for a number in this trace, guarded."""
+    """Whether the kernel has no special case for a number in this trace, with a guard."""
     if node.expr is None:
         return True
     if not node.holds(operator.ne, 0):
@@ -90,7 +91,7 @@ def _is_usual(func: Any, node: Number, place: int | str, words: Any) -> bool:
 
 
 def _is_held(node: Number, dtype: torch.dtype) -> bool:
-    """Whether a kernel converts the number to a dtype without an error, guarded; see `held_numbers.can_hold`."""
+    """Whether a kernel converts the number to a dtype without an error, with a guard; see `held_numbers.can_hold`."""
     if dtype == torch.bool:
         return True
     if dtype.is_floating_point or dtype.is_complex:
@@ -104,7 +105,7 @@ def _is_held(node: Number, dtype: torch.dtype) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Arguments with numbers as they are in this trace."""
+    """Arguments with numbers replaced by their values in this trace."""
     if isinstance(value, (list, tuple)):
         return type(value)([plain(v) for v in value])
     node = number_of(value)
@@ -112,7 +113,7 @@ def plain(value: Any) -> Any:
 
 
 def is_of_call(value: Any) -> bool:
-    """Whether an argument of an op is, or holds, a number of the call."""
+    """Whether an argument of an op is, or contains, a number of the call."""
     if isinstance(value, (list, tuple)):
         return any(map(is_of_call, value))
     node = number_of(value)

@@ -1,5 +1,5 @@
-"""Where ops of int64 and float64 give what Python's arithmetic does, for numbers of a call: integers of Python have no
-end, and their quotients are rounded once."""
+"""When ops of int64 and float64 give the results of Python's arithmetic, for numbers of a call: Python's integers are
+unbounded, and their quotients are rounded once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gflow.errors import GraphTraceError
 from ...data.guards import Expr
 from .number_nodes import ScalarRecorder, guard, is_int, number_of
 
-#: integers that int64 holds, integers that float64 holds, and bits by which int64 can be shifted
+#: ranges of integers that int64 represents, that float64 represents, and of shifts of int64
 INTEGERS = (-(1 << 63), (1 << 63) - 1)
 _EXACT, _BITS = 1 << 53, 63
-#: functions that raise an error where the result is beyond the greatest float
+#: functions that raise an error if the result exceeds the largest float
 _OVERFLOW = (operator.pow, math.exp, math.expm1, math.sinh, math.cosh, math.pow)
 _SHIFTS = (operator.lshift, operator.rshift)
 
@@ -28,7 +28,7 @@ def is_exact(
     hint: Any,
     integer: bool,
 ) -> bool:
-    """Whether an op gives what Python's function of a call's numbers does, guarded.
+    """Whether an op gives the result of Python's function for a call's numbers, with guards.
 
     Raises:
         GraphTraceError: the result is a complex number.

@@ -1,6 +1,6 @@
-"""Numbers beside tensors that the dtype in which a kernel computes cannot hold: `uint8.fill_(1000)`.
+"""Numbers that the dtype in which a kernel computes cannot represent: `uint8.fill_(1000)`.
 
-PyTorch's kernels refuse them, and its shape rules let them pass: a graph would wrap them around, or make them infinite.
+PyTorch's kernels refuse them, and its shape rules do not: a graph would wrap them around, or make them infinite.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-#: the dtype that a call's numbers are converted to; None: one that holds them
+#: computes the dtype that a call's numbers are converted to; None if it represents all of them
 _Dtype = Callable[[tuple[Any, ...], dict[str, Any]], "torch.dtype | None"]
 
 
 def can_hold(dtype: torch.dtype, number: Any) -> bool:
-    """Whether PyTorch's kernels convert a number to a dtype without an error. Negative integers wrap around in unsigned
-    dtypes, and infinities are numbers of all floating-point ones."""
+    """Whether PyTorch's kernels convert a number to a dtype without an error. Negative integers wrap around in
+    unsigned dtypes, and all floating-point dtypes have infinities."""
     if type(number) not in (int, float) or dtype == torch.bool:
         return True
     if dtype.is_floating_point or dtype.is_complex:
@@ -27,7 +27,7 @@ def can_hold(dtype: torch.dtype, number: Any) -> bool:
     bounds = torch.iinfo(dtype)
     if type(number) is int and not bounds.min:
         return abs(number) <= bounds.max
-    return bounds.min <= number <= bounds.max  # False of NaN
+    return bounds.min <= number <= bounds.max  # False for NaN
 
 
 def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
@@ -35,7 +35,7 @@ def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
 
 
 def _filled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
-    """That of what is filled. One element of half precision is converted by way of a wider dtype."""
+    """The dtype of a filled tensor. For one element of half precision the kernel converts through a wider dtype."""
     first = args[0]
     like = first.dtype if isinstance(first, Tensor) else None
     dtype = kwargs.get("dtype") or like
@@ -47,8 +47,8 @@ def _filled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None
 
 
 def _common(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
-    """What tensors and numbers, but for alpha, are promoted to: tensors with dimensions first, then those without, then
-    numbers. Of tensors only dtypes count: they may be of a kind that runs in a mode of its own."""
+    """The dtype to which tensors and numbers, except alpha, are promoted: tensors with dimensions first, then 0-d
+    tensors, then numbers. Only dtypes of tensors are read, since the tensors may belong to another mode."""
     found = [*args, *(v for k, v in kwargs.items() if k != "alpha")]
     tensors = [v for v in found if isinstance(v, Tensor)]
     terms: list[Any] = [torch.empty(1, dtype=t.dtype) for t in tensors if t.dim()]
@@ -63,12 +63,12 @@ def _common(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None
 
 
 def _whole(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
-    """What tensors and numbers are promoted to where that is a dtype of integers; halves are computed in wider ones."""
+    """The promoted dtype if it is one of integers; kernels compute half precision in wider dtypes."""
     dtype = _common(args, {})
     return None if dtype is None or dtype.is_floating_point or dtype.is_complex else dtype
 
 
-#: op → (the dtype that its numbers are converted to, their places among the arguments, their names)
+#: op → (the dtype that its numbers are converted to, their positions among the arguments, their names)
 NUMBERS: dict[Any, tuple[_Dtype, tuple[int, ...], tuple[str, ...]]] = {
     aten.full.default: (_filled, (1,), ()),
     aten.full_like.default: (_filled, (1,), ()),
@@ -99,7 +99,7 @@ NUMBERS: dict[Any, tuple[_Dtype, tuple[int, ...], tuple[str, ...]]] = {
 
 
 def _alpha_problem(args: tuple[Any, ...], alpha: Any) -> str | None:
-    """What `alpha` of a sum or difference may be goes by what its operands are promoted to."""
+    """Why `alpha` of a sum or difference is refused, by the promoted dtype of its operands; None if it is not."""
     if type(alpha) not in (bool, float):
         return None
     dtype = _common(args[:2], {})
@@ -114,7 +114,7 @@ def _alpha_problem(args: tuple[Any, ...], alpha: Any) -> str | None:
 
 
 def number_problem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """What a number beside the tensors of a call has against it; None where nothing."""
+    """Why a number among the arguments of a call is refused; None if none is."""
     entry = NUMBERS.get(func)
     if entry is None:
         return None

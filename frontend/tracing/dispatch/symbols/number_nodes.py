@@ -1,4 +1,4 @@
-"""The nodes behind traced numbers, which PyTorch asks for what it needs of a symbolic one."""
+"""The nodes behind traced numbers, with PyTorch's interface of symbolic numbers."""
 
 from __future__ import annotations
 
@@ -12,30 +12,39 @@ from ...data.values import TraceValue
 
 
 class StateBranch(Exception):
-    """Python asked for the value of a number that is only known on the device."""
+    """Python code reads the value of a number that is only known on the device."""
 
 
 class ScalarRecorder(Protocol):
-    """What a traced number needs from the recorder."""
+    """The interface of the recorder that a traced number uses."""
 
     guards: list[Guard]
 
     def record_number(
         self, func: Any, args: tuple[Any, ...], dtype: torch.dtype, words: Any = None
     ) -> TraceValue:
-        """Record an ATen op on 0-d tensors, and return its result. dtype: of the result, float64 or int64.
-        words: keyword arguments of the op."""
+        """Record an ATen op on 0-d tensors, and return its result.
+
+        Args:
+            dtype: of the result, float64 or int64.
+            words: keyword arguments of the op.
+        """
 
 
 def guard(recorder: ScalarRecorder, expr: Expr, expected: Any) -> None:
-    """The trace holds only while `expr` gives what it gives now."""
+    """Record that the trace is valid only while `expr` evaluates to `expected`."""
     if not any(g.expr == expr for g in recorder.guards):
         recorder.guards.append(Guard(expr, expected))
 
 
 class Number:
-    """The node behind a traced number. `hint` is its value in this trace; `expr` is None
-    when the value comes out of a tensor; `of_call`: it follows from an argument of the call."""
+    """The node behind a traced number.
+
+    Args:
+        hint: its value in this trace.
+        expr: its host expression; None if the value is read from a tensor.
+        of_call: whether it depends on an argument of the call.
+    """
 
     def __init__(
         self,
@@ -50,10 +59,10 @@ class Number:
         self.of_call = of_call
 
     def concrete(self, convert: Callable[[Any], Any] = same) -> Any:
-        """The value in this trace, guarded.
+        """The value in this trace, with a guard.
 
         Raises:
-            StateBranch: the value comes out of a tensor.
+            StateBranch: the value is read from a tensor.
         """
         if self.expr is None:
             raise StateBranch
@@ -62,18 +71,19 @@ class Number:
         return result
 
     def holds(self, function: Callable[[Any, Any], bool], bound: float) -> bool:
-        """What a comparison with a constant gives in this trace, guarded."""
+        """The result of a comparison with a constant in this trace, with a guard."""
         result = function(self.hint, bound)
         guard(self.recorder, (function, self.expr, bound), result)
         return result
 
     def shown(self) -> Any:
-        """The value as text is made of it: guarded where it is one of the call's, which may choose by it."""
+        """The value for conversion to text, with a guard if it depends on an argument of the call, since code may
+        branch on the text."""
         return self.concrete() if self.of_call else self.hint
 
-    # the interface PyTorch's C++ asks of a symbolic node
+    # the interface of symbolic nodes that PyTorch's C++ code calls
     def is_int(self) -> bool:
-        """Whether it is an integer (of PyTorch's protocol for symbolic nodes)."""
+        """Whether it is an integer."""
         return self.is_integer
 
     def is_float(self) -> bool:
@@ -81,7 +91,7 @@ class Number:
         return not self.is_integer
 
     def is_bool(self) -> bool:
-        """False: comparisons give Python's bools, guarded."""
+        """False: comparisons return Python's bools, with guards."""
         return False
 
     def is_symbolic(self) -> bool:
@@ -105,34 +115,34 @@ class Number:
         return None
 
     def has_hint(self) -> bool:
-        """Whether it has a value in this trace; not where it comes out of a tensor."""
+        """Whether it has a value in this trace: it is not read from a tensor."""
         return self.expr is not None
 
     def clone(self) -> Number:
-        """The node itself, which never changes."""
+        """The node itself, which is immutable."""
         return self
 
     def guard_float(self, file: str = "", line: int = 0) -> float:
-        """The value in this trace as a float, guarded.
+        """The value in this trace as a float, with a guard.
 
         Raises:
-            StateBranch: it comes out of a tensor.
+            StateBranch: it is read from a tensor.
         """
         return self.concrete(float)
 
     def guard_int(self, file: str = "", line: int = 0) -> int:
-        """The value in this trace as an int, guarded.
+        """The value in this trace as an int, with a guard.
 
         Raises:
-            StateBranch: it comes out of a tensor.
+            StateBranch: it is read from a tensor.
         """
         return self.concrete(int)
 
     def guard_bool(self, file: str = "", line: int = 0) -> bool:
-        """The value in this trace as a bool, guarded.
+        """The value in this trace as a bool, with a guard.
 
         Raises:
-            StateBranch: it comes out of a tensor.
+            StateBranch: it is read from a tensor.
         """
         return self.concrete(bool)
 
@@ -146,7 +156,7 @@ class Number:
 
 
 def number_of(obj: Any) -> Number | None:
-    """The node of a traced number, None for anything else."""
+    """The node of a traced number; None for any other value."""
     if isinstance(obj, (torch.SymFloat, torch.SymInt)):
         node = obj.node
         return node if isinstance(node, Number) else None

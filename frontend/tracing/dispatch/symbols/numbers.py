@@ -1,14 +1,13 @@
 """Traced numbers: Python numbers whose value may differ at the next call.
 
-Learning rates, betas, step counters and the like are `torch.SymFloat`/`torch.SymInt`
-objects with a node of our own, so PyTorch accepts them wherever it takes a number.
-Arithmetic records 0-d float64/int64 ATen ops. Where Python needs the value itself (an
-`if`, `float(x)`, `range(n)`), the value of this trace is used and a `Guard` is kept: when
-it no longer holds for new values, the graph is traced again. A number that comes out of a
-tensor (`.item()`) has no value while tracing, so asking for it raises `StateBranch`.
+Learning rates, betas, step counters and the like are `torch.SymFloat`/`torch.SymInt` objects with gflow's own node
+class, so PyTorch accepts them as numbers. Arithmetic records 0-d float64/int64 ATen ops. If Python needs the value
+itself (an `if`, `float(x)`, `range(n)`), it gets the value of this trace and a `Guard` is recorded. If the guard fails
+for new values, the graph is traced again. A number that is read from a tensor (`.item()`) has no value while tracing,
+so reading it raises `StateBranch`.
 
-Integers of a call's arguments are exact: where Python's arithmetic would leave int64, or would round a quotient of
-integers that float64 doesn't hold, the result is the number that it is in this trace, with a guard.
+Integers of a call's arguments are exact: if a result of Python's arithmetic exceeds int64, or is a rounded quotient of
+integers that float64 cannot represent, it is the constant of this trace, with a guard.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ aten = torch.ops.aten
 
 
 def wrap(node: Number) -> TracedFloat | TracedInt:
-    """The Python number around a node."""
+    """The Python number for a node."""
     return TracedInt(node) if node.is_integer else TracedFloat(node)
 
 
@@ -51,7 +50,7 @@ def _float_value(recorder: ScalarRecorder, x: Any) -> TraceValue | float:
 def _apply(
     function: Callable[..., Any], func: Any, operands: tuple[Any, ...], integer: bool
 ) -> Any:
-    """Record `func` (a 0-d ATen op) for the host `function` of `operands`."""
+    """Record `func` (a 0-d ATen op) for the host function `function` of `operands`."""
     nodes = [number_of(x) for x in operands]
     recorder = next(n.recorder for n in nodes if n is not None)
     hints = [x if n is None else n.hint for x, n in zip(operands, nodes, strict=True)]
@@ -89,7 +88,7 @@ def _apply(
     return wrap(Number(recorder, value, hint, expr, of_call))
 
 
-#: where Python raises an error instead of a result: what must hold of the last operand
+#: functions for which Python may raise an error: the condition on the last operand
 _DOMAINS: dict[Any, Callable[[Expr], Expr]] = {
     operator.truediv: lambda x: (operator.ne, x, 0),
     operator.floordiv: lambda x: (operator.ne, x, 0),
@@ -103,7 +102,7 @@ _DOMAINS: dict[Any, Callable[[Expr], Expr]] = {
 
 
 def _guard_domain(recorder: ScalarRecorder, function: Any, operands: tuple[Any, ...]) -> None:
-    """Whether Python computes the result or raises an error, which the step may catch, stays as it is."""
+    """Guard whether Python computes a result or raises an error, which the step may catch."""
     node = number_of(operands[-1])
     if node is not None and node.expr is not None and function in _DOMAINS:
         condition = _DOMAINS[function](node.expr)
@@ -130,9 +129,10 @@ _ALWAYS_FLOAT = ("truediv",)
 
 
 def _check_no_size(x: Any) -> None:
-    """
+    """Check that a number is no dynamic size.
+
     Raises:
-        GraphTraceError: it is a size that varies.
+        GraphTraceError: it is one.
     """
     if isinstance(x, (torch.SymInt, torch.SymFloat)) and number_of(x) is None:
         raise GraphTraceError(
@@ -181,7 +181,7 @@ def _compare(name: str, a: Any, b: Any) -> Any:
 
 
 class _Arithmetic:
-    """The operators of a traced number."""
+    """The operators of traced numbers."""
 
     node: Number
 
@@ -237,7 +237,7 @@ class _Arithmetic:
         return _binary("floordiv", other, self), _binary("mod", other, self)
 
     def __getattr__(self, name: str) -> Any:
-        """Python's own methods (`bit_length`, `hex`, `real`) are those of the value."""
+        """Other methods of Python's numbers (`bit_length`, `hex`, `real`) are those of the value."""
         kind = int if self.node.is_integer else float
         if name == "node" or not hasattr(kind, name):
             raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
@@ -261,7 +261,7 @@ class _Arithmetic:
         return self
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **words: Any) -> Any:
-        """What numpy's functions give for it: as those of `math` and the operators."""
+        """The result of NumPy's functions: those with an equivalent in `math` or `operator` are recorded."""
         if method != "__call__" or words:
             return NotImplemented
         name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
@@ -306,7 +306,7 @@ _install()
 
 
 class TracedFloat(_Arithmetic, torch.SymFloat):
-    """A traced Python float; `isinstance(x, float)` says so, by its `__class__`."""
+    """A traced Python float; `isinstance(x, float)` is true, by its `__class__`."""
 
     __hash__ = _Arithmetic.__hash__
     __class__ = property(lambda self: float)  # type: ignore[assignment]
@@ -316,7 +316,7 @@ class TracedFloat(_Arithmetic, torch.SymFloat):
 
 
 class TracedInt(_Arithmetic, torch.SymInt):
-    """A traced Python int; `isinstance(x, int)` says so, by its `__class__`."""
+    """A traced Python int; `isinstance(x, int)` is true, by its `__class__`."""
 
     __hash__ = _Arithmetic.__hash__
     __class__ = property(lambda self: int)  # type: ignore[assignment]
@@ -343,7 +343,7 @@ _MATH = {
     "fabs": aten.abs.default,
     "pow": aten.pow.Tensor_Tensor,
 }
-#: numpy's names of functions → those of `math` and `operator`
+#: NumPy's names of functions → those of `math` and `operator`
 _UFUNCS = {
     "subtract": "sub", "multiply": "mul", "divide": "truediv", "true_divide": "truediv", "power": "pow",
     "floor_divide": "floordiv", "remainder": "mod", "absolute": "fabs", "left_shift": "lshift",
@@ -356,14 +356,14 @@ _LIMITS = {"min": aten.minimum.default, "max": aten.maximum.default}
 
 
 def _is_known(x: Any) -> bool:
-    """Whether a number has a value in this trace: it comes out of no tensor."""
+    """Whether a number has a value in this trace: it is not read from a tensor."""
     node = number_of(x)
     return node is None or node.has_hint()
 
 
 @contextlib.contextmanager
 def traced_functions(names: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
-    """While active, `math.sqrt` and the like, `min` and `max` take traced numbers. names: the globals of
+    """While active, `math.sqrt` and similar functions, `min` and `max` accept traced numbers. names: the globals of
     modules that may have imported them by name."""
     saved: list[tuple[dict[str, Any], str, Any]] = []
 
@@ -408,7 +408,7 @@ def traced_functions(names: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
                 if number_of(result) is None and number_of(item) is None:
                     result = original(result, item)
                 elif is_int(result) != is_int(item) and _is_known(result) and _is_known(item):
-                    result = item if order(item, result) else result  # with the kind that it has
+                    result = item if order(item, result) else result  # of the operand's own type
                 else:
                     integer = is_int(result) and is_int(item)
                     result = _apply(original, func, (result, item), integer)

@@ -1,8 +1,8 @@
 """Symbolic sizes while tracing: PyTorch's own, with one symbol or two, and no guards.
 
-What Python or PyTorch asks of a size that varies is answered if the answer is one for the whole range, else
-it is an error that names the line. Where an op takes a size as a number rather than as a shape (a mean's
-gradient is divided by a count), it is an op's result: a number computed from the size at each call.
+A question of Python or PyTorch about a dynamic size is answered if the answer is the same for the whole range.
+Otherwise it is an error that names the line. If an op takes a size as a number rather than as a shape (a mean's
+gradient is divided by a count), the number is the result of an op: it is computed from the size at each call.
 """
 
 from __future__ import annotations
@@ -38,17 +38,21 @@ _GFLOW = str(Path(__file__).parents[3])
 _FAKE_IMPLS = f"{_TORCH}/_subclasses/fake_impls.py"
 _ASKED = {"__bool__", "__int__", "__index__", "__float__", "__round__"}
 
-#: sizes that are tried one by one; a wider range must be decided by PyTorch's reasoning
+#: the number of sizes up to which each is tried; for a wider range PyTorch's reasoning must decide
 _TRIED = 1024
 
-#: the highest power of a size
+#: the maximal power of a size
 _DEGREE = 3
 
 
 class SizeEnv(ShapeEnv):
-    """PyTorch's symbolic shapes with one symbol or two, and without guards: a question that the range does not
-    answer is an error. The symbol is what varies in the program: k, where the sizes are step * k + rest. domains: of
-    the size, or of both; symints: these as PyTorch takes them."""
+    """PyTorch's symbolic shapes with one symbol or two, and without guards: a question without a single answer for the
+    range is an error. The symbol is that of the program: k, where the sizes are step * k + rest.
+
+    Args:
+        domains: of the size, or of both.
+        symints: the sizes as symbolic integers of PyTorch.
+    """
 
     def __init__(self, domains: Sequence[Domain], where: Callable[[], str]) -> None:
         super().__init__(
@@ -69,8 +73,8 @@ class SizeEnv(ShapeEnv):
             variable: Any = self.create_symbol(
                 sizes.most, source, DimDynamic.DYNAMIC, do_not_specialize_zero_one=True
             )
-            # PyTorch's own reasoning leaves 1 out, where broadcasting has rules of its own: what holds
-            # from 2 on does for 1, too, unless code asks (see `_answer`)
+            # PyTorch's reasoning excludes 1, for which broadcasting has special rules. An answer for all sizes
+            # from 2 on also holds for 1, unless code asks for it (see `_answer`)
             least = min(max(sizes.least, 2), sizes.most)
             self._constrain_range(variable, least, sizes.most)
             symint = self.create_symintnode(
@@ -83,11 +87,11 @@ class SizeEnv(ShapeEnv):
         second = Second(steps[1], self.variables[1], {}) if len(steps) > 1 else None
         self._formulas = Formulas(steps[0], self.variables[0], {}, second)
         self.size = self._formulas.symbol
-        self.known: dict[Any, Any] = {}  # what calls of ops gave (`fakes`)
+        self.known: dict[Any, Any] = {}  # cached results of ops (`fakes`)
         self._answers: dict[Any, Any] = {}
         self._sizes: dict[Any, Coefficients | None] = {}
 
-    # -- questions
+    # -- queries
 
     def evaluate_expr(self, orig_expr: Any, hint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """The answer for all sizes of the range.
@@ -102,7 +106,9 @@ class SizeEnv(ShapeEnv):
             self._answers[expr] = self._answer(expr)
         first, rest = self._answers[expr]
         if rest is None and kwargs.get("fallback_value") is not None:
-            return sympy.sympify(kwargs["fallback_value"])  # the code has a way that suits all
+            return sympy.sympify(
+                kwargs["fallback_value"]
+            )  # the code handles all sizes with this answer
         if rest is None and _chooses_kernel():
             return self._at(expr, [d.most for d in self.domains])
         if rest is None or (first != rest and _asked_by_user()):
@@ -119,7 +125,7 @@ class SizeEnv(ShapeEnv):
         return rest
 
     def _answer(self, expr: Any) -> tuple[Any, Any]:
-        """For the least size, and for all others (None: they differ)."""
+        """The answers for the least size, and for all others (None: they differ)."""
         first = self._at(expr, [d.least for d in self.domains])
         which = self._which(expr)
         sizes = self.domains[which or 0]
@@ -132,12 +138,12 @@ class SizeEnv(ShapeEnv):
         return first, rest
 
     def _which(self, expr: Any) -> int | None:
-        """The size that a question is about; None: it is about both."""
+        """Which of the two sizes a question is about; None: both."""
         found = [i for i, v in enumerate(self.variables) if v in expr.free_symbols]
         return found[0] if len(found) == 1 else None
 
     def _same(self, expr: Any, which: int) -> Any:
-        """The one answer for all sizes but the least; None: they differ."""
+        """The one answer for all sizes except the least; None: they differ."""
         domain = self.domains[which]
         sizes = range(domain.least + 1, domain.most + 1)
         function = function_of(expr, self.variables[which])
@@ -145,7 +151,7 @@ class SizeEnv(ShapeEnv):
             try:
                 value = function(sizes[0])
                 return sympy.sympify(value) if all(function(n) == value for n in sizes) else None
-            except ZeroDivisionError:  # for some size; sympy has an answer
+            except ZeroDivisionError:  # fails for some size, for which sympy has an answer
                 pass
 
         def at(n: int) -> Any:
@@ -155,8 +161,8 @@ class SizeEnv(ShapeEnv):
         return answer if all(at(n) == answer for n in sizes) else None
 
     def _is_about_one(self, expr: Any) -> bool:
-        """Whether a question has another answer for the least size since something is 1 there, as
-        broadcasting asks; the answer for all others is right for it, too, in shapes."""
+        """Whether a question has another answer for the least size because a dimension is 1 there, as in broadcasting.
+        For shapes, the answer for all other sizes is then right for it, too."""
         least = [d.least for d in self.domains]
         if 1 in least:
             return isinstance(expr, Boolean)
@@ -168,7 +174,8 @@ class SizeEnv(ShapeEnv):
         return value if value.is_Boolean or value.is_number else value.doit()
 
     def _splitter(self, expr: Any) -> Narrower | None:
-        """The remainders of the size that a question goes by, where it does: parts by these may have one answer."""
+        """The divisor on whose remainders the answer depends, if there is one: the parts of the range by remainder may
+        have one answer each."""
         for part in expr.atoms(*_ROUNDED):
             try:
                 self._formulas.polynomial(part)
@@ -180,7 +187,7 @@ class SizeEnv(ShapeEnv):
         return None
 
     def _is_dynamic(self) -> str:
-        """How a message begins."""
+        """The beginning of an error message."""
         size = self.domains[0]
         own = f"{self.size}" if size.step == 1 else f"n = {size.formula} with {self.size}"
         return f"{self.where()}: the size {own} is dynamic (gflow.dynamic_dim), "
@@ -215,7 +222,7 @@ class SizeEnv(ShapeEnv):
         """The coefficients of a size.
 
         Raises:
-            GraphTraceError: it isn't a polynomial in the symbol.
+            GraphTraceError: it is no polynomial in the symbol.
         """
         expr = sympy.sympify(expr)
         if expr not in self._sizes:
@@ -271,10 +278,11 @@ class SizeEnv(ShapeEnv):
         return Size.make(found, self.size)
 
     def number(self, value: Any, recorder: Any, arguments: Sequence[TraceValue]) -> Any:
-        """A number computed from the size at each call: a traced number, or a constant as a Python number.
+        """A number that is computed from the size at each call: a traced number, or a constant as a Python number.
 
         Raises:
-            GraphTraceError: it follows from the size by what is no sum, product, quotient, power or square root.
+            GraphTraceError: it depends on the size by another operation than sums, products, quotients, powers and
+                square roots.
         """
         size = [
             wrap(Number(recorder, argument, sizes.most, None))
@@ -296,12 +304,12 @@ class SizeEnv(ShapeEnv):
             ) from None
 
 
-#: formulas by which parts of the sizes, by their remainder, have other answers
+#: formulas whose answers depend on the remainder of the size
 _ROUNDED = (FloorDiv, Mod, PythonMod, CleanDiv)
 
 
 def _chooses_kernel() -> bool:
-    """Whether PyTorch asks which of its kernels a convolution would run on: all give the same shape."""
+    """Whether PyTorch asks which of its kernels a convolution would use; all give the same shape."""
     frame = sys._getframe(2)
     while frame is not None:
         if frame.f_code.co_name == "conv" and frame.f_code.co_filename == _FAKE_IMPLS:
@@ -312,9 +320,9 @@ def _chooses_kernel() -> bool:
 
 @contextlib.contextmanager
 def text_of_sizes() -> Iterator[None]:
-    """Text that the author's code, or a layer's, makes of a size (`str(n)`, an f-string) is the number's, so it is
-    an error where it differs between sizes of the range, as `int(n)` is. PyTorch's and gflow's own messages have the
-    symbol's name."""
+    """Within, conversion of a size to text by the code of the author or of a layer (`str(n)`, an f-string) uses the
+    number, so it is an error if it differs between sizes of the range, as `int(n)` is. PyTorch's and gflow's own
+    messages have the symbol's name."""
     with replaced(
         *(
             (kind, name, here_only(getattr(kind, name), partial(_text, getattr(kind, name), value)))
@@ -338,7 +346,7 @@ def _text(original: Callable[..., str], kind: type, number: Any, *spec: str) -> 
 
 
 def _asked_by_user() -> bool:
-    """Whether the author's code, or a layer's, asks for a number or the truth of a comparison."""
+    """Whether the code of the author or of a layer needs a number, or the truth of a comparison."""
     frame = sys._getframe(2)
     while frame is not None and "/fx/experimental/" in frame.f_code.co_filename:
         frame = frame.f_back  # type: ignore[assignment]

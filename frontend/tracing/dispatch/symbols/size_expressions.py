@@ -1,8 +1,8 @@
-"""Formulas of sizes (`sympy` expressions, as PyTorch has them) as what a program can hold: polynomials in one size.
+"""Converts formulas of sizes (`sympy` expressions of PyTorch) to what a program supports: polynomials in one size.
 
-A program is for a domain (`gflow.tracing.data.sizes`): the sizes n = step * k + rest, for k in a range. Where n itself
-has no polynomial (n // 2), k may have: with n = 2 k + 1 it is k. So what a formula needs narrows the domain, and other
-sizes have programs of their own, of which there are as many as remainders and as sides of a bound.
+A program covers a domain (`gflow.tracing.data.sizes`): the sizes n = step * k + rest, for k in a range. Where a
+formula is no polynomial in n (n // 2), it may be one in k: with n = 2 k + 1 it is k. Such a formula narrows the
+domain, and other sizes have programs of their own: one for each remainder and for each side of a bound.
 
 With a second size, m, coefficients of powers of n are polynomials in m.
 """
@@ -24,7 +24,7 @@ from gflow.dialects.records import record
 
 from ...data.sizes import Domain, Fixed, Narrower, Size
 
-#: the highest power of a size
+#: the maximal power of a size
 _DEGREE = 3
 
 Polynomial = Coefficients  # constant first
@@ -32,7 +32,7 @@ Polynomial = Coefficients  # constant first
 
 @record
 class Second:
-    """Another size, that varies on its own. others: what symbols are beside it, (b, a) for b + a m."""
+    """A second size, which varies independently. others: the coefficients (b, a) of symbols that are b + a m."""
 
     domain: Domain
     variable: Any
@@ -40,7 +40,7 @@ class Second:
 
 
 class Formulas:
-    """Reads formulas on a domain. others: what other symbols are, (b, a) for b + a n."""
+    """Reads formulas on a domain. others: the coefficients (b, a) of other symbols, which are b + a n."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Formulas:
 
     @property
     def symbol(self) -> Symbol:
-        """What varies in a program of these formulas."""
+        """The symbol of a program with these formulas."""
         assert self.domain is not None
         if self.second is None:
             return self.domain.symbol
@@ -70,7 +70,8 @@ class Formulas:
         """A formula as an integer for a trace.
 
         Raises:
-            Narrower, Fixed: it is none on the whole domain.
+            Narrower: it is a polynomial only on a part of the domain.
+            Fixed: it is none.
         """
         found = self.polynomial(sympy.sympify(expr))
         if not found or (len(found) == 1 and isinstance(found[0], int)):
@@ -78,7 +79,7 @@ class Formulas:
         return Size.make(found, self.symbol)
 
     def concrete(self, value: Any) -> Any:
-        """An argument of a call: a symbolic integer as an integer for the trace."""
+        """An argument of a call: a symbolic integer becomes an integer for the trace."""
         return self.size(value.node.expr) if isinstance(value, torch.SymInt) else value
 
     def polynomial(self, expr: Any) -> Polynomial:
@@ -164,7 +165,7 @@ class Formulas:
         return quotient, rest
 
     def _divided_by(self, a: Polynomial, divisor: int, expr: Any) -> tuple[Polynomial, Polynomial]:
-        """Of a constant."""
+        """Quotient and remainder of a division by a constant."""
         if divisor <= 0:
             raise Fixed(str(expr))
         for of_second, coefficients in enumerate((leaves(a[1:]) if a[1:] else [], _inner(a))):
@@ -184,8 +185,8 @@ class Formulas:
         """True: never negative, False: always negative.
 
         Raises:
-            Narrower: the one on a part of the domain, the other on the rest.
-            Fixed: which, is not clear.
+            Narrower: the sign differs between parts of the domain.
+            Fixed: the sign cannot be determined.
         """
         value = _trimmed(value)
         if not value or (len(value) == 1 and isinstance(value[0], int)):
@@ -239,10 +240,10 @@ class Formulas:
     # -- numbers
 
     def number(self, expr: Any, size: Any) -> Any:
-        """A formula, of integers or of floats, as a number computed from a traced number, k.
+        """A formula, of integers or of floats, as a number computed from the traced number k.
 
         Raises:
-            Narrower, Fixed: it cannot be.
+            Narrower, Fixed: that is not possible.
         """
         expr = sympy.sympify(expr)
         if expr.is_number:
@@ -255,7 +256,7 @@ class Formulas:
         return function([self.number(a, size) for a in expr.args])
 
     def value(self, expr: Any, k: N) -> Any:
-        """What a formula is in one call."""
+        """The value of a formula in one call."""
         m: int | None = None
         if isinstance(k, tuple):
             k, m = k
@@ -289,7 +290,7 @@ _READERS: dict[str, Callable[[Formulas, Any], Polynomial]] = {
 
 
 def _bound(value: Polynomial) -> int:
-    """Where a sum a k + b changes its sign."""
+    """The k at which a sum a k + b changes its sign."""
     constant, slope = leaves(value)
     return -(constant // slope) if slope > 0 else constant // -slope + 1
 
@@ -298,7 +299,7 @@ Coefficient = int | tuple[int, ...]  # a polynomial in m
 
 
 def _inner(a: Polynomial) -> list[int]:
-    """The coefficients of powers of m alone."""
+    """The coefficients of powers of m."""
     return [*a[0][1:]] if a and isinstance(a[0], tuple) else []
 
 
@@ -307,7 +308,7 @@ def _each(c: Coefficient, of: Callable[[int], int]) -> Coefficient:
 
 
 def _plain(a: Sequence[Any]) -> Coefficient:
-    """A polynomial in m as a coefficient: an integer where it is one."""
+    """A polynomial in m as a coefficient: an integer if it is constant."""
     found = _trimmed(tuple(a))
     if len(found) < 2:
         return found[0] if found else 0
@@ -327,9 +328,10 @@ def _multiplied(x: Coefficient, y: Coefficient) -> Coefficient:
 
 
 def _quotient_of(x: Coefficient, y: Coefficient) -> Coefficient:
-    """
+    """An exact quotient.
+
     Raises:
-        Fixed: there is none without a remainder.
+        Fixed: there is a remainder.
     """
     if isinstance(x, int) and isinstance(y, int):
         quotient, left = divmod(x, y)
@@ -366,7 +368,7 @@ def _long_division(a: Polynomial, b: Polynomial) -> tuple[Polynomial, Polynomial
     """Quotient and remainder as polynomials with integer coefficients.
 
     Raises:
-        Fixed: they have others.
+        Fixed: their coefficients are no integers.
     """
     quotient: Polynomial = ()
     while len(a) >= len(b):
@@ -384,7 +386,7 @@ def _raised(args: list[Any]) -> Any:
     return base**exponent
 
 
-#: functions of numbers that PyTorch's formulas have, as arithmetic of traced numbers
+#: functions in PyTorch's formulas, as arithmetic of traced numbers
 FUNCTIONS: dict[str, Callable[[list[Any]], Any]] = {
     "Add": partial(reduce, operator.add),
     "Mul": partial(reduce, operator.mul),

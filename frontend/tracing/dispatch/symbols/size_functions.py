@@ -1,4 +1,4 @@
-"""Expressions of a size as Python functions: asked for a thousand sizes, sympy takes seconds where these take
+"""Expressions of a size as Python functions: evaluated for a thousand sizes, sympy takes seconds where these take
 milliseconds."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def function_of(expr: Any, variable: Any) -> Function | None:
-    """An integer or a condition as a function of the size. None: it is made of something else than sums, products,
+    """An integer or a condition as a function of the size. None if it has other operations than sums, products,
     powers, comparisons and rounded quotients of integers."""
     if expr == variable:
         return lambda n: n
