@@ -19,10 +19,12 @@ from gflow.compiler.kernel.blocks import Blocks, Problem
 from gflow.compiler.kernel.contest import Contest
 from gflow.compiler.kernel.selection.choice import Choice
 from gflow.compiler.kernel.selection.cpu import blocking, chooser
+from gflow.compiler.kernel.selection.cpu.chooser import rows_at_a_time
 from gflow.compiler.targets.processors import PROCESSORS, Measured, Processor, measured_here
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import KernelStep, Program, processor
+from gflow.dialects.types import TensorType
 from gflow.execution import races
 from gflow.runtime import Executable
 
@@ -149,6 +151,19 @@ def test_halves(isa: str, dtype: str) -> None:
     (found,) = Executable(program)(case.args)
     x, y = (a.double() for a in case.args)
     torch.testing.assert_close(found, (x @ y).to(found.dtype), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(("inner", "columns"), [(1, 1024), (60, 480)])
+def test_chunks_of_halves_have_several_rows(inner: int, columns: int) -> None:
+    """The loops that are chosen for chunks fit the last one, too."""
+    shapes = [(0, inner), (inner, columns), (0, columns)]
+    for rows in range(2, 3000):
+        types = [TensorType((n or rows, m), "bf16") for n, m in shapes]
+        assert rows % (rows_at_a_time(types) or rows) != 1
+    rows = 2 * rows_at_a_time(types) + 1
+    x, y = torch.randn(rows, 2 * inner).bfloat16()[:, ::2], torch.randn(inner, columns).bfloat16()
+    found = flow.compile(torch.mm)(x, y)
+    torch.testing.assert_close(found, torch.mm(x, y), rtol=2e-2, atol=2e-2)
 
 
 @pytest.fixture

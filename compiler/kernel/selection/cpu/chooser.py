@@ -447,6 +447,8 @@ def rows_at_a_time(types: Sequence[TensorType]) -> int:
         return 0
     cached = ANY.gathered // (4 * (inner + columns))
     length = max(_LEAST_ROWS, cached, rows // MOST_PIECES)
+    while rows % length == 1 and 1 < length < rows:
+        length += 1  # the loops chosen for a chunk of several rows do not fit one of a single row
     return length if length < rows else 0
 
 
