@@ -7,7 +7,7 @@ emit/     from a planned function to a `Program`: steps in order, and kernels as
 engines/  programs in the forms that other engines read: StableHLO and ONNX
 ir/       what passes and emitters know of the IR: values, views, layouts, places, costs, locations, errors
 kernel/   kernels as data, before any language: index space, loads, expression DAG, reductions, stores
-memory/   the parts of the memory passes: who may write where, and how an arena is laid out
+memory/   the parts of the memory passes: which writes are in place, and the layout of the arena
 passes/   the passes of the `gflow` dialect, in folders by subject: a pass a file, beside the parts that it is
           made of
 reports/  what the compiler says about a program: costs, launches, drawings

@@ -125,7 +125,7 @@ class Symbol:
         found = self.coefficients(value)
         if min(self.at(value, corner) for corner in self.corners) < 0:
             return False
-        # of degree one in each size, the least lies at a corner as well
+        # it has degree one in each size, so its minimum is also at a corner
         flat = len(found) <= 2 and all(type(c) is int or len(c) <= 2 for c in found)  # type: ignore[arg-type]
         return flat or min(leaves(found)[1:]) >= 0
 

@@ -92,7 +92,7 @@ def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether elements lie one after the other, row-major; a dimension of one element has no step to compare."""
+    """Whether elements are contiguous and row-major; strides of dimensions of one element are ignored."""
     if strides == row_major_strides(shape) or 0 in shape:
         return True
     dense = 1
@@ -108,9 +108,9 @@ _COMPARED = 1 << 18
 
 
 def share_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether two elements of a tensor may lie at one address (an expanded tensor's do).
+    """Whether two elements of a tensor may share an address, as those of an expanded tensor.
 
-    Exact for tensors that are not large; a large one whose strides interleave counts as such a tensor.
+    Exact for tensors that are not large; for a large one with interleaving strides the answer is true.
     """
     dims = sorted((s, n) for s, n in zip(strides, shape) if n != 1)
     if any(n == 0 for _, n in dims):

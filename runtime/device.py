@@ -18,7 +18,7 @@ from gflow.dialects.records import record
 
 from .steps.host_step import HostStep
 
-#: gives the address of a place that never moves; None for other places
+#: returns the address of a place that never moves; None for other places
 FixedAddress = Callable[[Place], int | None]
 
 
@@ -79,7 +79,7 @@ class Part(Protocol):
 
 
 class Code(Protocol):
-    """The native steps of a program for one size, with the addresses and numbers that they are given."""
+    """The native steps of a program for one size, with their addresses and numbers."""
 
     def patch(self, space: str, index: int, address: int) -> None:
         """Set the address of value `index` of a space."""

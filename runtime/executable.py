@@ -1,12 +1,12 @@
-"""Runs a `Program` on a device: its memory, what a call binds to it, its steps in order, all or nothing.
+"""Runs a `Program` on a device: its memory, the binding of a call, its steps in order. A call is atomic.
 
-    numbers of a size                   kept for the latest sizes, a frame each (`frames.py`)
-    arena, constants                    set once, and again where the arena's block moves
-    arguments and results of a call     set where they lie elsewhere than at the call before
+    numbers of a size                   cached for the latest sizes, a frame each (`frames.py`)
+    arena, constants                    set once, and again when the arena's block moves
+    arguments and results of a call     set when their addresses differ from those of the previous call
         → addresses in the device's code, tensors of calls
     parts of steps                      run in order; after an interrupt either finished or undone
 
-In steady state nothing is allocated, and on a device that runs on by itself nothing waits for it.
+In steady state nothing is allocated, and on an asynchronous device the host does not wait.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ from .steps.aten_step import AtenCall
 from .steps.host_step import HostStep
 from .tensors import extent
 
-#: sizes whose numbers are kept
+#: the number of sizes whose frames are cached
 _FRAMES = 256
-#: sizes whose result buffers are kept; more of them as long as these are small
+#: the number of sizes whose result buffers are cached; more if these are small
 _SIZES = 8
 _SMALL = 1 << 26
-#: bytes of arguments and results that calls of PyTorch may hold on to while another size is run
+#: bytes of arguments and results to which calls of PyTorch may keep references while another size runs
 _HELD = 1 << 20
 
 
-#: a part of a call: its name, and when it began and ended, in seconds of `time.perf_counter`
+#: a part of a call: its name, start and end, in seconds of `time.perf_counter`
 HostSpan = tuple[str, float, float]
 
 
 class Executable:
     """A program that is ready to run on a device. Calls are serialized by the arena's lock.
 
-    On a device that runs on by itself, a call begins the steps on PyTorch's current stream; with `GFLOW_CUDA_SYNC=1`
-    in the environment each is waited for, and an error of the device names the step that it is of.
+    On an asynchronous device, a call begins the steps on PyTorch's current stream. With `GFLOW_CUDA_SYNC=1` in the
+    environment it waits for each step, and an error of the device names the step.
 
-    done: whether the latest call has taken place.
+    done: whether the latest call is complete.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Executable:
     ) -> None:
         """
         Args:
-            arena: shared with executables that don't run at the same time; one of its own without it.
-            kept_results: how many buffers of each result are kept, to be used again.
-            graphs: whether the steps may become one, where the device can do that.
+            arena: shared with executables that don't run at the same time; by default a new one.
+            kept_results: how many buffers of each result are reused.
+            graphs: whether the steps may become one graph, if the device supports that.
 
         Raises:
             DeviceError: the program is not for this device, or code is missing.
@@ -111,11 +111,11 @@ class Executable:
         arguments = [*enumerate(program.arguments)]
         self._divided = [i for i, a in arguments if a.pieces is not None]
         self._wholes = [i for i, a in arguments if a.pieces is None]
-        self._compiled: dict[int, Model] = {}  # by other engines, for all sizes
+        self._compiled: dict[int, Model] = {}  # steps of other engines, for all sizes
         self._handed = handed_over(program)
         self._frames: OrderedDict[N, Frame] = OrderedDict()
         self._pooled: OrderedDict[N, Frame] = OrderedDict()  # those with result buffers
-        self._bound = True  # what is written of addresses fits together
+        self._bound = True  # whether the addresses that were set are consistent
         self._frame = self._new_frame(0 if program.size is None else program.size.lowest)
         self._graph = device.graph(self, graphs)
         self.done = False
@@ -124,7 +124,7 @@ class Executable:
     # -- set-up
 
     def _host_step(self, n: N, step: Step) -> HostStep:
-        """A step that the host runs in calls of size `n`, bound from now on."""
+        """A step that the host runs in calls of size `n`, bound to memory."""
         call: HostStep
         if isinstance(step, CollectiveStep):
             call = CollectiveCall(step, self._groups, self._flying)
@@ -142,7 +142,7 @@ class Executable:
         return call
 
     def _new_frame(self, n: N) -> Frame:
-        """What runs calls of size `n`."""
+        """The frame for calls of size `n`."""
         if self.program.size is not None:
             check(self.program.size, n)
         host_step = partial(self._host_step, n)
@@ -155,7 +155,7 @@ class Executable:
         return frame
 
     def _have_buffers(self, frame: Frame) -> None:
-        """The frame has buffers for its results; those of sizes that were not there for long are dropped."""
+        """Give the frame buffers for its results; the least recently used frame's buffers are dropped."""
         frame.make_pools(self._kept_results, self.device.where)
         self._pooled[frame.n] = frame
         while len(self._pooled) > _SIZES:
@@ -170,7 +170,7 @@ class Executable:
         return self._checks.address(place) if place.space == "status" else None
 
     def _forget(self) -> None:
-        """Set everything anew at the next call: the one before was given up while it set addresses."""
+        """Set all addresses anew at the next call: the previous call was interrupted while setting them."""
         for frame in self._frames.values():
             frame.unplace()
         self._memory, self._bound = None, True
@@ -179,12 +179,12 @@ class Executable:
 
     @property
     def arena_bytes(self) -> int:
-        """What the program needs of an arena."""
+        """The bytes of the arena that the program needs."""
         return self.program.arena_bytes
 
     @property
     def arena(self) -> torch.Tensor:
-        """The memory that values have between steps: a flat uint8 tensor."""
+        """The memory of values between steps: a flat uint8 tensor."""
         with self.device.section(), self._arena.lock:
             return self._settle()
 
@@ -198,11 +198,11 @@ class Executable:
                 arena.join(self)
 
     def close(self) -> None:
-        """Give back the arena, until the next call."""
+        """Release the arena, until the next call."""
         self._arena.leave(self)
 
     def let_go(self) -> None:
-        """Drop what refers to the arena's block; the next call finds the new one."""
+        """Drop all references to the arena's block; the next call uses the new one."""
         self._memory = None
         if self._graph is not None:
             self._graph.drop()
@@ -210,7 +210,7 @@ class Executable:
             frame.unbind()
 
     def _settle(self) -> torch.Tensor:
-        """The arena's block, with the frame's addresses in it."""
+        """The arena's block, with the frame's addresses set for it."""
         if self._memory is None:
             self._arena.join(self)
             self._memory = self._arena.memory()
@@ -223,19 +223,19 @@ class Executable:
     # -- calls
 
     def __call__(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Run once; on a device that runs on by itself, results are there for what comes on the same stream.
+        """Run once. On an asynchronous device, results are valid for later work on the same stream.
 
         Args:
-            args: the function's arguments in order, with the types and strides of
-                `program.arguments`; that they have them is for the caller to see to.
+            args: the function's arguments in order, with the types and strides of `program.arguments`; the caller must
+                check them.
 
         Returns:
             The results in order; an aliased one is the argument that was updated.
 
         Raises:
             ValueError: the number of arguments is wrong, or the program is for other sizes.
-            IndexError, RuntimeError, …: a check failed; where calls only begin, in an earlier one, which the
-                message names.
+            IndexError, RuntimeError, …: a check failed; on an asynchronous device possibly in an earlier call, which
+                the message names.
             DeviceError: an argument is on another device, or the device has failed.
             HalfDone: a step has failed after arguments were written.
         """
@@ -263,9 +263,13 @@ class Executable:
     def timed(
         self, args: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[tuple[float, float]], list[HostSpan]]:
-        """Run once, step by step; returns the results, when each step began and ended, by the device's clock (in
-        seconds of `time.perf_counter`, as if the first step had begun when the host began it), and spans of the
-        host's time: arguments, clock (what only this function does), steps, results."""
+        """Run once, step by step.
+
+        Returns:
+            The results; start and end of each step by the device's clock (in
+            seconds of `time.perf_counter`, as if the first step had begun when the host began it); and spans of the
+            host's time: arguments, clock (the overhead of this function), steps, results.
+        """
         device, entered = self.device, time.perf_counter()
         with device.section(), self._arena.lock, torch.no_grad():
             self._enter(args)
@@ -287,12 +291,12 @@ class Executable:
         return results, list(pairwise(at)), [*spans, ("results", ran, done)]
 
     def profile(self, args: Sequence[torch.Tensor]) -> list[tuple[Step, float]]:
-        """Run once, step by step; returns each step and its seconds."""
+        """Run once, step by step. Returns each step and its seconds."""
         _, times, _ = self.timed(args)
         return [(step, end - start) for step, (start, end) in zip(self.program.steps, times)]
 
     def steps(self) -> Iterator[tuple[Step, Callable[[], None]]]:
-        """Each step with a function that runs it, for the arguments that are bound."""
+        """Each step with a function that runs it, for the bound arguments."""
         for part in self._frame.parts:
             yield from part.each()
 
@@ -309,13 +313,14 @@ class Executable:
 
     @property
     def no_graph(self) -> str | None:
-        """Why calls don't run as one graph; "" if they do, or will once they have run. None: no device's do."""
+        """Why calls don't run as one graph; "" if they do, or will after the first calls. None: the device has no
+        graphs."""
         return None if self._graph is None else self._graph.problem
 
     # -- parts of a call, for graphs too
 
     def _enter(self, args: Sequence[torch.Tensor]) -> None:
-        """Make ready for a call."""
+        """Prepare for a call."""
         given, wanted = len(args), len(self.program.arguments)
         if given != wanted:
             raise ValueError(f"'{self.program.name}' takes {wanted} arguments, {given} were given")
@@ -343,7 +348,7 @@ class Executable:
             self._arena.stream = self.device.follow(self._arena.stream)
 
     def _meet(self) -> None:
-        """Before a run: ranks agree on their collectives, once, and none of a run before is on its way."""
+        """Before a run, ranks compare their collectives, once, and wait for those of an earlier run."""
         if not self._agreed:
             agree(self.program, self._groups)
             self._agreed = True
@@ -351,8 +356,8 @@ class Executable:
         self._flying.failed = None
 
     def _pieces(self, args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The arguments, with this rank's pieces of those that the program has in pieces; what lies in pieces
-        otherwise, another program's, is gathered."""
+        """The arguments, with this rank's shards of those that the program has sharded. An argument that is sharded
+        for another program is gathered."""
         mine = list(args)
         gather([args[i] for i in self._wholes])
         for i in self._divided:
@@ -360,14 +365,14 @@ class Executable:
             if known.part:
                 mine[i] = mine[i].view(-1)
             elif known.type.numel > 1 and tuple(mine[i].shape) == known.type.shape:
-                continue  # a caller that has pieces
+                continue  # the caller passes shards
             elif known.pieces is not None:
                 group = self._groups.of(known.pieces)
                 mine[i] = piece_of(mine[i], group, known.type.numel)
         return mine
 
     def _bind(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Put the addresses of arguments and of fresh results into place; returns the results."""
+        """Set the addresses of arguments and of new results. Returns the results."""
         bound = args if self.binding is None else self.binding.bind(args)
         results = self.take_results(bound)
         self.place(bound, results)
@@ -375,7 +380,7 @@ class Executable:
         return results
 
     def take_results(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Memory for the results; of aliased ones their argument's."""
+        """Memory for the results; for aliased ones that of their argument."""
         targets = self._targets
         results = [*map(args.__getitem__, targets)] if args else [torch.Tensor()] * len(targets)
         frame = self._frame
@@ -388,7 +393,7 @@ class Executable:
         return results
 
     def place(self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-        """Put the addresses of arguments and results into native steps and calls."""
+        """Set the addresses of arguments and results in native steps and calls."""
         self._frame.place(args, results)
         if self.device.checks:
             self.device.placed(self._spans(args, results))
@@ -415,13 +420,14 @@ class Executable:
             raise
 
     def _complete(self, begun: int, error: BaseException) -> None:
-        """After an exception in the middle: where arguments were written, run what is left.
+        """After an exception in the middle: if arguments were written, run the rest.
 
-        An exception may come between any two bytecodes (Ctrl-C, a time limit), so that no step has failed. A
-        call is run again that may or may not have ended; it reads nothing that it writes. Where steps only begin,
-        none is begun twice.
+        An exception may come between any two bytecodes (Ctrl-C, a time limit), so possibly no step has failed. A call
+        of PyTorch that may or may not have ended is repeated, since it reads nothing that it writes. On an
+        asynchronous device, no step is begun twice.
 
-        begun: how many parts were begun. `done` says whether the call has taken place.
+        Args:
+            begun: how many parts were begun. `done` says whether the call is complete.
 
         Raises:
             HalfDone: a step has failed after arguments were written.
@@ -450,7 +456,7 @@ class Executable:
     def _finished(
         self, args: Sequence[torch.Tensor], results: list[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """The results as the caller gets them: what was written to copies of arguments is brought back."""
+        """The results for the caller. Values that were written to copies of arguments are copied back."""
         if self.binding is None:
             return results
         self.binding.finish()
@@ -460,7 +466,7 @@ class Executable:
         ]
 
     def _take_handed(self, results: list[torch.Tensor]) -> None:
-        """Put what engines have made in their own memory among the results."""
+        """Add results that engines have created in their own memory."""
         calls = {id(c.step): c for c in self._frame.moving + self._frame.staying}
         for i, (step, n) in self._handed.items():
             call = calls[id(step)]
@@ -468,7 +474,7 @@ class Executable:
             results[i] = call.take(n)
 
     def _spans(self, bound: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[Span]:
-        """All memory that steps may touch."""
+        """All memory that steps may access."""
         assert self._memory is not None
         found = [Span("arena", 0, self._memory.data_ptr(), self.arena_bytes)]
         for i, (argument, tensor) in enumerate(zip(self.program.arguments, bound)):

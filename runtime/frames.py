@@ -47,7 +47,7 @@ class Frame:
         self.moving: list[HostStep] = []
         self._uses: list[
             frozenset[tuple[str, int]]
-        ] = []  # what of those that move each of `moving` takes
+        ] = []  # the moving places that each of `moving` reads or writes
         self.staying: list[HostStep] = []
         self.held = 0
 
@@ -70,10 +70,12 @@ class Frame:
             if r.alias is None and i not in handed
         ]
         self.result_bytes = sum(dtype.itemsize * prod(shape) for _, shape, dtype in self._fresh)
-        self._numbers: dict[int, _Numbers] = {}  # of places of the program's, which stay
+        self._numbers: dict[
+            int, _Numbers
+        ] = {}  # addresses of the program's own places, which do not move
         self._args: Sequence[torch.Tensor] = ()
         self._results: Sequence[torch.Tensor] = ()
-        self._moved: set[int] = set()  # arguments that lie elsewhere than in the call before
+        self._moved: set[int] = set()  # arguments whose address differs from the previous call
         self.unplace()
 
     def _parts_before(self, step: int) -> int:
@@ -152,7 +154,7 @@ class Frame:
         self._addresses, self._result_addresses = at, fresh
         self._args, self._results = args, results
         for call, uses in zip(self.moving, self._uses):
-            # a call holds the memory that it is bound to, so that no other tensor can come to lie there
+            # a call references the memory that it is bound to, so no other tensor can get its address
             if not self._placed:
                 call.bind(self._locate, self.n)
             elif not uses.isdisjoint(moved):

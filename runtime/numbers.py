@@ -40,7 +40,7 @@ def _small(function: Callable[..., Any], most: int) -> Callable[..., Any]:
     return bounded
 
 
-#: what runs for a name: as `_FUNCTIONS`, but for those that take an integer's time
+#: the function for a name: as `_FUNCTIONS`, except those whose time grows with the value of an integer
 _BOUNDED = _FUNCTIONS | {
     name: _small(_FUNCTIONS[name], 1000)
     for name in ("builtins.pow", "operator.pow", "math.factorial", "math.comb", "math.perm")
@@ -48,12 +48,12 @@ _BOUNDED = _FUNCTIONS | {
 
 
 def known(name: object) -> bool:
-    """Whether a name stands for a function."""
+    """Whether a name represents a function."""
     return isinstance(name, str) and name in _FUNCTIONS
 
 
 def name_of(function: Callable[..., Any]) -> str | None:
-    """The name that stands for a function; None if it has none."""
+    """The name of a function; None if it has none."""
     return _NAMES.get(id(function))
 
 

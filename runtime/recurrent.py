@@ -1,14 +1,14 @@
-"""A layer of an LSTM, a GRU or a plain RNN over a length that varies, as one op of PyTorch's dispatcher.
+"""A layer of an LSTM, a GRU or a plain RNN over a dynamic length, as one op of PyTorch's dispatcher.
 
-A program's loops have as many steps as its text says. A recurrence over a length that each call brings along is
-PyTorch's own layer, therefore:
+The loops of a program have a static number of steps. A recurrence over a dynamic length therefore is PyTorch's own
+layer:
 
     gflow::recurrent_layer(input [T, N, F], state, weights, kind, biased, both_ways)
         -> output [T, N, D * P], hidden [D, N, P], cell [D, N, H]
 
-kind: "lstm", "gru", "rnn_tanh" or "rnn_relu". state: the hidden state [D, N, P] and, of an LSTM, the cell [D, N, H].
-weights: as `torch.nn.LSTM` has them for one layer, for each of the D directions. H: hidden units; P: those after a
-projection, else H. Layers without a cell give an empty one. The gradient runs the layer again.
+kind: "lstm", "gru", "rnn_tanh" or "rnn_relu". state: the hidden state [D, N, P] and, for an LSTM, the cell [D, N, H].
+weights: as `torch.nn.LSTM` has them for one layer, for each of the D directions. H: hidden units; P: units after a
+projection, otherwise H. Layers without a cell return an empty one. The gradient runs the layer again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _run(
     input: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], kind: str, biased: bool, both_ways: bool,
     train: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """PyTorch's layer: output, hidden state and, of an LSTM, cell."""
+    """PyTorch's layer: output, hidden state and, for an LSTM, cell."""
     first: Any = [*state] if kind == "lstm" else state[0]
     words = (biased, 1, 0.0, train, both_ways, False)
     found: tuple[Tensor, ...] = getattr(torch, kind)(input, first, [*weights], *words)
@@ -72,7 +72,7 @@ def _backward(
     output: Tensor, hidden: Tensor, cell: Tensor, input: Tensor, state: list[Tensor], weights: list[Tensor], kind: str,
     biased: bool, both_ways: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of the input, the states, one after the other as rows of numbers, and the weights, likewise."""
+    """Gradients of the input, of the states (flattened and concatenated), and of the weights (likewise)."""
     with torch.enable_grad():
         given = [t.detach().requires_grad_() for t in (input, *state, *weights)]
         count = 1 + len(state)

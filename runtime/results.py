@@ -32,7 +32,7 @@ class ResultPool:
             if _use_count(handle) != _FREE[0] or getrefcount(storage) != _FREE[1]:
                 continue
             if storage.nbytes() < tensor.nbytes:
-                del self._buffers[n]  # the caller has shrunk it
+                del self._buffers[n]  # the caller has resized its storage
                 break
             return tensor.detach()
         tensor = torch.empty(self.shape, dtype=self.dtype, device=self.where)
@@ -53,14 +53,14 @@ def _buffer(tensor: torch.Tensor) -> _Buffer:
 
 
 def _uses(buffers: list[_Buffer]) -> tuple[int, int]:
-    """What refers to a buffer's storage: from PyTorch's side, and from Python's.
+    """The number of references to a buffer's storage, from PyTorch and from Python.
 
-    All Python objects of one storage are one, so PyTorch does not count who holds it.
+    All Python objects of one storage are the same object, so PyTorch does not count its Python references.
     """
     for _, storage, handle in buffers:
         return _use_count(handle), getrefcount(storage)
     raise AssertionError
 
 
-#: of a buffer that nobody else refers to
+#: the number of references of a buffer that is not in use
 _FREE = _uses([_buffer(torch.empty(4))])

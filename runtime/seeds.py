@@ -1,10 +1,10 @@
-"""Where a program's random ops get their seed: PyTorch's default generator, which each call draws from.
+"""The seeds of a program's random ops: PyTorch's default generator, from which each call draws.
 
-A call's numbers are so a function of that generator's state, as an eager op's are: `torch.manual_seed`,
-`torch.set_rng_state` and `torch.random.fork_rng` act on them. The state that a checkpoint holds is the
-generator's. Loading one sets the generator, and the graph goes on in a copy of its own for as long as
-nothing but programs draws from the generator or seeds it: several graphs that were loaded, or one that was
-saved and goes on, don't take numbers from each other.
+The random numbers of a call are a function of that generator's state, as those of eager ops are: `torch.manual_seed`,
+`torch.set_rng_state` and `torch.random.fork_rng` affect them. A checkpoint has the generator's state. Loading one sets
+the generator, and the graph continues with its own copy of it as long as only programs draw from the generator, and
+nothing seeds it. Thus several graphs that were loaded, or one that was saved and continues, don't take numbers from
+each other.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import weakref
 import torch
 
 _default = torch.default_generator
-#: seeds that are drawn from a copy
+#: `Seeds` that draw from a copy
 _copies: weakref.WeakSet[Seeds] = weakref.WeakSet()
-#: the default generator as a program has left it, while there are copies
+#: the state of the default generator after the latest draw of a program, while there are copies
 _seen: list[torch.Tensor] = []
 
 
 def _touched() -> bool:
-    """Whether anything but programs has changed the default generator."""
+    """Whether anything except programs has changed the default generator."""
     return not _seen or not torch.equal(_seen[0], _default.get_state())
 
 
 class Seeds:
-    """Seeds of one graph. `value` is the operand of random ops: (seed, offset)."""
+    """The seeds of one graph. `value` is the operand of random ops: (seed, offset)."""
 
     def __init__(self) -> None:
         self.value = torch.zeros(2, dtype=torch.int64)
@@ -36,7 +36,7 @@ class Seeds:
         self._pending: tuple[torch.Generator, torch.Tensor, torch.Tensor | None] | None = None
 
     def _generator(self) -> torch.Generator:
-        """What the next seed is drawn from."""
+        """The generator for the next seed."""
         if _copies and _touched():
             for seeds in [*_copies]:
                 seeds._own = None
@@ -45,7 +45,7 @@ class Seeds:
         return self._own or _default
 
     def draw(self) -> torch.Tensor:
-        """The (seed, offset) of one call, which `undo` can put back until `keep`."""
+        """The (seed, offset) of one call, which `undo` can return until `keep`."""
         generator = self._generator()
         before = generator.get_state()
         self._pending = (generator, before, self._before)
@@ -56,11 +56,11 @@ class Seeds:
         return self.value
 
     def keep(self) -> None:
-        """The call of the latest seed has taken place."""
+        """The call of the latest seed is complete."""
         self._pending = None
 
     def undo(self) -> None:
-        """Put the latest seed back if its call has not taken place."""
+        """Return the latest seed if its call has not taken place."""
         if self._pending is not None:
             generator, before, self._before = self._pending
             generator.set_state(before)
@@ -69,7 +69,7 @@ class Seeds:
             self._pending = None
 
     def state(self) -> torch.Tensor | None:
-        """What a checkpoint holds, the generator after the latest draw; None where no call has drawn."""
+        """The state for a checkpoint: the generator after the latest draw; None if no call has drawn."""
         if self._own is not None:
             return self._own.get_state()
         if self._before is None:
@@ -80,9 +80,10 @@ class Seeds:
         return after.get_state()
 
     def load(self, state: torch.Tensor) -> None:
-        """Go on from a checkpoint.
+        """Continue from a checkpoint.
 
-        state: a generator's; or, of checkpoints before version 12, a seed and a number of calls.
+        Args:
+            state: a generator's state; or, in checkpoints before version 12, a seed and a number of calls.
 
         Raises:
             ValueError: it is neither.
@@ -95,7 +96,7 @@ class Seeds:
             own.set_state(state.cpu())
         else:
             raise ValueError(f"no state of a random generator: {state.dtype}{list(state.shape)}")
-        self._generator()  # copies that do not hold any more are dropped
+        self._generator()  # copies that are no longer valid are dropped
         _default.set_state(own.get_state())
         _seen[:] = [_default.get_state()]
         self._own = own

@@ -34,8 +34,8 @@ DTYPES: dict[str, torch.dtype] = {
 
 
 class Placed(list[torch.Tensor]):
-    """Arguments of a call, with the addresses that they have. With thousands of them, asking each is what a call takes
-    longest for; who has asked already says so. A copy of the list is a plain one."""
+    """Arguments of a call, with their addresses. With thousands of arguments, reading the addresses takes most of a
+    call's time, so a caller that knows them passes them along. A copy of the list is a plain list."""
 
     addresses: list[int]
 
@@ -63,14 +63,14 @@ def dtype_named(name: object) -> torch.dtype:
 
 
 def extent(ty: TensorType, strides: tuple[int, ...]) -> int:
-    """Elements from the first to the last that a strided tensor touches, both included."""
+    """The number of elements from the first to the last one of a strided tensor, both included."""
     if ty.numel == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(ty.shape, strides))
 
 
 def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """A tensor of the same values with these strides; of elements that share memory one is kept."""
+    """A tensor with the same values and these strides; of elements that share memory one is kept."""
     shape = tuple(tensor.shape)
     found = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
     if not share_memory(shape, strides):

@@ -182,7 +182,7 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
         if when == "before":
             tell("passes", name)
         elif when == "after" and name == _SELECTS and racing is not None and resolved.isa:
-            # start-up: a program of the cache is not compiled, and needs no choices of kernels
+            # start-up: a cached program needs no selection of kernels
             from .attention_races import race_attentions
             from .races import race_products
 
@@ -246,11 +246,11 @@ def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
     """Generate the target's code for a planned function."""
     target = parse_target(resolved.target)
     if target.gpu:
-        # start-up: one generator of code is loaded
+        # start-up: only the code generator that is used is loaded
         from ..emit.triton import build as triton
 
         return triton.build_program(entry, target)
-    # start-up: one generator of code is loaded
+    # start-up: only the code generator that is used is loaded
     from ..emit.cpu import build as cpu
 
     return cpu.build_program(entry, threads=resolved.threads, blas=resolved.blas)
@@ -281,7 +281,7 @@ def generate_planned(text: str, target: str, threads: int, twin: str = "") -> Pr
 
 
 def _generate_planned(text: str, target: str, threads: int) -> tuple[Program, Symbol | None]:
-    # start-up: most programs are made of traces
+    # start-up: most programs come from traces
     from ..memory.plan_check import problems
     from .inputs import parse
 

@@ -141,7 +141,7 @@ def _front(options: PipelineOptions, target: Target | None = None) -> list[str]:
         passes += ["gflow-simplify", "cse"] if found and read else []
         passes += ["gflow-recognize-windows"] if target.gpu else []
     passes.append("gflow-normalize-collectives")
-    if options.freeze:  # before weights are rounded to halves
+    if options.freeze:  # before weights are rounded to half precision
         passes.append("gflow-fold-batch-norm{frozen=true}")
     if options.amp:
         passes.append(f"gflow-amp{{dtype={options.amp}}}")

@@ -148,7 +148,7 @@ class _Contests:
 
     def _race(self, contest: Contest) -> tuple[str, Ways]:
         """What is compared, as `Measure` has it."""
-        # start-up: most compilations compare nothing
+        # start-up: most compilations make no timed comparison
         from ..emit.cpu.product.race import programs
 
         short = contest.shorter()

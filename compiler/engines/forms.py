@@ -61,11 +61,11 @@ def region_code(engine: str, op: ir.Operation) -> tuple[bytes, tuple[int, ...]]:
         EngineError: the region has ops that the format does not support.
     """
     if READS[engine] == "onnx":
-        # start-up: one writer is loaded
+        # start-up: only the writer that is used is loaded
         from .onnx.write import write_region as write_onnx
 
         return write_onnx(op, written_form(engine), bytes_for_bools=engine == "openvino"), ()
-    # start-up: one writer is loaded
+    # start-up: only the writer that is used is loaded
     from .stablehlo.write import portable, write_region
 
     module = write_region(op)

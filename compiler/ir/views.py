@@ -76,7 +76,9 @@ def reshape_strides(
     """
     if 0 in shape:
         return row_major_strides(tuple(target))
-    chunks: list[tuple[int, int]] = []  # (elements, innermost stride) of runs that lie as one
+    chunks: list[
+        tuple[int, int]
+    ] = []  # (elements, innermost stride) of dimensions that merge into one
     for size, stride in zip(reversed(shape), reversed(strides)):
         if size == 1:
             continue
@@ -163,7 +165,7 @@ def written_to_arguments(function: func.FuncOp, body: Body) -> dict[int, int]:
     for v, alias in zip(body.returned, aliases(function, body)):
         if alias is not None and v not in seen and body.producer[v] >= 0:
             o = body.ops[body.producer[v]]
-            if o.name == WAIT:  # what was started lies there
+            if o.name == WAIT:  # it has the buffer of the start's result
                 found[o.operands[0]] = alias
             elif o.name not in VIEW_OPS and o.name not in ("constant", BARRIER):
                 found[v] = alias

@@ -4,7 +4,7 @@
 JSON values are themselves, lists are lists; everything else is an object with one tag:
 
     {"t": 0}            the tensor that is operand 0
-    {"part": [0, 4, [2, 3]]}  a row-major tensor of 2×3 that lies in operand 0, which has one dimension, from element 4
+    {"part": [0, 4, [2, 3]]}  a row-major tensor of 2×3 in operand 0, which has one dimension, from element 4
     {"s": 1}            a Python number, read from the 0-d operand 1 when the call is made
     {"n": [1, 4]}       1 + 4 n, of a compiled program's size n
     {"float": "inf"}    also "-inf" and "nan"

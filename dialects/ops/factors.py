@@ -152,7 +152,7 @@ def reverse(operands: Types, results: Types, attrs: Attrs) -> Factors:
 
 
 def take(operands: Types, results: Types, attrs: Attrs) -> Factors:
-    """Positions, and what lies at each. Of a split table a rank looks up what it owns; the sum over ranks is the rest."""
+    """Positions, and the slice at each. With a sharded table a rank looks up its own rows; a sum over ranks combines them."""
     x, index = operands
     d, positions = attrs["dim"], _own("i", index.rank)
     own = _own("d", x.rank)

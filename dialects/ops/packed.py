@@ -55,12 +55,12 @@ def _packed_product(operands: Sequence[TensorType], attrs: dict[str, Any]) -> li
 
 OPS: tuple[OpDef, ...] = (
     OpDef("packed_product", "contraction",
-          "x times the transpose of a weight, or a convolution of x with channels last, whose weight is packed: strips of "
-          "outputs, side by side for each position of K, the last one filled up with zeros. K is the last dimension of x, of "
-          "a convolution all positions of its kernel, each with all channels",
+          "x times the transpose of a packed weight, or a channels-last convolution of x with one. The weight consists of strips of "
+          "outputs, which are contiguous for each position of K; the last strip is padded with zeros. K is the last dimension of "
+          "x; in a convolution, all positions of the kernel, each with all channels",
           ("x", "weight"),
           {"columns": Attr("i64", "outputs"), "kernel": Attr("i64[]", "spatial sizes of the kernel; empty for a product of matrices"),
-           "stride": Attr("i64[]", "steps of a window"), "padding": Attr("i64[]", "zeros on both sides"), "dilation": Attr("i64[]", "steps within a window"),
-           "depthwise": Attr("bool", "each output reads its own channel alone", optional=True)},
+           "stride": Attr("i64[]", "strides of the window"), "padding": Attr("i64[]", "zeros on both sides"), "dilation": Attr("i64[]", "dilations of the window"),
+           "depthwise": Attr("bool", "each output reads only its own channel", optional=True)},
           infer=_packed_product, cost=64),
 )  # fmt: skip

@@ -10,9 +10,9 @@ from ..types import TensorType
 
 #: elements of a weight that share a scale where they have 4 bits; K is always a multiple of it
 GROUP = 32
-#: outputs whose weights lie side by side, for each position of K
+#: the number of outputs whose weights are contiguous, for each position of K
 STRIP = 64
-#: positions of K of 4 bits that lie side by side, in 4 bytes
+#: the number of contiguous positions of K with 4 bits, in 4 bytes
 WORD = 8
 BITS = (8, 4)
 
@@ -44,12 +44,12 @@ def _quantized_matmul(operands: Sequence[TensorType], attrs: dict[str, Any]) -> 
 
 OPS: tuple[OpDef, ...] = (
     OpDef("quantized_matmul", "quantized",
-          "x times the transpose of a weight in 8 or 4 bits: `weight` times `scales`. Strips of 64 outputs lie side by side for "
-          "each position of K. i8: one scale for each output. 4 bits: one for each 32 of K; a byte holds, 8 added, two positions, "
-          "the first in its lower half, and four bytes of an output are side by side",
+          "x times the transpose of a weight in 8 or 4 bits: `weight` times `scales`. In strips of 64 outputs, the outputs are "
+          "contiguous for each position of K. i8: one scale for each output. 4 bits: one scale for each 32 positions of K; a byte "
+          "has two positions with 8 added, the first in its lower bits, and four bytes of an output are contiguous",
           ("x", "weight", "scales", "error"),
-          {"bits": Attr("i64", "of an element of the weight"), "columns": Attr("i64", "outputs; those behind fill up the last strip"),
-           "source": Attr("str", "what the weight was made from; `error` says how far from it it is, "
-                          "‖w - w'‖ / ‖w‖, and is not computed with", optional=True)},
+          {"bits": Attr("i64", "the bits of an element of the weight"), "columns": Attr("i64", "the number of outputs, without the padding of the last strip"),
+           "source": Attr("str", "the origin of the weight. The operand `error` is the relative error of the quantized weight, "
+                          "‖w - w'‖ / ‖w‖, and no kernel reads it", optional=True)},
           infer=_quantized_matmul, cost=64),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The device that a graph is compiled for: where its tensors are, or another one that is asked for."""
+"""The device for which a graph is compiled: that of its tensors, or another one that is requested."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def gpu_of(trace: Trace) -> torch.device | None:
-    """The GPU that a trace's tensors are on, if they are on one."""
+    """The GPU of a trace's tensors; None if they are on the CPU."""
     for entry in trace.inputs:
         device = entry.value.device if entry.tensor is None else entry.tensor.device
         if device.type == "cuda":
@@ -30,8 +30,8 @@ def gpu_of(trace: Trace) -> torch.device | None:
 
 
 def for_tensors(options: CompileOptions, gpu: torch.device | None) -> CompileOptions:
-    """The options for tensors on a GPU, or on the CPU: of a GPU its compute capability, unless they
-    name one themselves."""
+    """The options for tensors on a GPU, or on the CPU: for a GPU with its compute capability, unless the options name
+    one."""
     if gpu is None or options.target != "cpu":
         return options
     major, minor = torch.cuda.get_device_capability(gpu)
@@ -39,7 +39,7 @@ def for_tensors(options: CompileOptions, gpu: torch.device | None) -> CompileOpt
 
 
 def tf32_kinds() -> tuple[str, ...]:
-    """The kinds of float32 products that PyTorch's switches let a GPU make with 10 bits of mantissa."""
+    """The kinds of float32 products for which PyTorch's switches allow a GPU to use 10 bits of mantissa (tf32)."""
     switches = {
         "matmul": torch.backends.cuda.matmul.fp32_precision,
         "convolution": torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ def tf32_kinds() -> tuple[str, ...]:
 
 
 def allow_tf32(module: Any, options: CompileOptions) -> None:
-    """Write down, for a GPU, which products may be made so: `gflow.tf32` of each function."""
+    """Write for a GPU which products may use tf32: `gflow.tf32` of each function."""
     # start-up: the compiler is loaded by the first compilation
     from gflow.dialects.mlir import ir
 
@@ -62,8 +62,9 @@ def allow_tf32(module: Any, options: CompileOptions) -> None:
 
 
 def add_code(program: Program, options: CompileOptions, always: bool = False) -> None:
-    """Compile the Triton kernels of a program for CUDA, or take them from the disk cache; unless
-    `always`, not where something else than a GPU is to run it.
+    """Compile the Triton kernels of a program for CUDA, or load them from the disk cache.
+
+    always: compile also if no GPU will run it.
 
     Raises:
         KernelError: a kernel does not compile.
@@ -75,7 +76,7 @@ def add_code(program: Program, options: CompileOptions, always: bool = False) ->
 
     tell = options.on_phase or current().phase
     add_device_code(program, store=_store(), tell=tell, timing=options.timing)
-    program.seal = seal(program)  # of the configs that were chosen, with their code
+    program.seal = seal(program)  # the program with the chosen configurations and their code
 
 
 def _store() -> Any:
@@ -83,7 +84,7 @@ def _store() -> Any:
 
 
 def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -> Program:
-    """The program with its launches chosen by measuring on the GPU, if the options want that; its IR says how."""
+    """The program with launches chosen by measurement on the GPU, if the options request it; its IR records them."""
     if not options.tune or gpu is None or program.target == "cpu" or os.environ.get(DEVICE):
         return program
     # start-up: the compiler is loaded by the first compilation

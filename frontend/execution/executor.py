@@ -1,4 +1,4 @@
-"""From a trace to something that runs: lowering, compiler, runtime."""
+"""From a trace to an executable: lowering, compiler, runtime."""
 
 from __future__ import annotations
 
@@ -41,10 +41,12 @@ Runner = Callable[[list[torch.Tensor]], Any]
 
 @record
 class Compiled:
-    """`run` takes the arguments of the traced function in order, then, if `takes_rng`, an
-    int64 tensor (seed, offset). `ir` is the module as it runs, `timings` seconds by phase,
-    `options` the compiler's, `program` what `run` runs. `shardings` say of a trace of global tensors how its results
-    lie."""
+    """A compiled and loaded trace.
+
+    Attributes: run: takes the arguments of the traced function in order, then, if `takes_rng`, an int64 tensor (seed,
+    offset). ir: the module after all passes. timings: seconds by phase. options: the compiler's options. program: the
+    program that `run` runs. shardings: for a trace of global tensors, the shardings of its results.
+    """
 
     run: Runner
     takes_rng: bool
@@ -56,7 +58,7 @@ class Compiled:
 
 
 def composed(run: Runner, parts: Sequence[Compiled]) -> Compiled:
-    """What `run` makes of compiled parts: times are those of all; its IR, options and program those of the first."""
+    """A `Compiled` of several compiled parts: times are summed; IR, options and program are those of the first."""
     timings: dict[str, float] = {}
     for part in parts:
         for phase, seconds in part.timings.items():
@@ -122,9 +124,10 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
 
 
 def _check_shared(trace: Trace) -> None:
-    """
+    """Check that state can be sharded.
+
     Raises:
-        GraphTraceError: state is to be split among ranks that have copies of parameters, and there are none.
+        GraphTraceError: state is to be sharded over ranks with copies of parameters, and there are none.
     """
     made = {r for op in trace.ops for r in op.results}
     if made.isdisjoint(trace.reduced):
@@ -143,9 +146,10 @@ def _check_shared(trace: Trace) -> None:
 
 
 def _check_divided(trace: Trace, program: Program) -> None:
-    """
+    """Check the use of sharded tensors.
+
     Raises:
-        GraphTraceError: the program reads whole what ranks have parts of.
+        GraphTraceError: the program reads a tensor of which ranks have shards as a whole.
     """
     for given, argument in zip(trace.inputs, program.arguments):
         if given.value in trace.divided and argument.pieces is None:
@@ -158,7 +162,7 @@ def _check_divided(trace: Trace, program: Program) -> None:
 
 @functools.cache
 def _say_slow() -> None:
-    """Once a process: what mixed precision is worth on a processor."""
+    """Warn once in a process that mixed precision saves no time on a processor."""
     _log.warning(
         "enable_amp() on the CPU saves memory, not time: products of halves are computed in float32 "
         "(docs/mixed_precision.md)"
@@ -166,10 +170,10 @@ def _say_slow() -> None:
 
 
 def use_groups(mesh: Any) -> None:
-    """The process groups of a `DeviceMesh` are those of programs over it that are loaded next.
+    """Register the process groups of a `DeviceMesh` for programs over it that are loaded next.
 
     Raises:
-        GraphInputError: ranks stand in a mesh in another order than in the process group along its dimension.
+        GraphInputError: the order of ranks in the mesh differs from that in the process group of a dimension.
     """
     sizes = dict(zip(axes_of(mesh), mesh.shape))
     here = mesh.get_coordinate()
@@ -189,7 +193,7 @@ def program_of(trace: Trace, options: Any) -> Any:
 
 
 def _lowered(trace: Trace, options: Any, which: int = 0) -> Any:
-    """The module of a trace. which: of the stand-ins of its size, if it has one."""
+    """The module of a trace. which: the first or second stand-ins of its dynamic dimensions."""
     # start-up: the compiler is loaded by the first compilation
     from gflow.lowering import lower
 
@@ -200,11 +204,11 @@ def _lowered(trace: Trace, options: Any, which: int = 0) -> Any:
 def programs_for(
     trace: Trace, options: CompileOptions, target: str, code: bool = True
 ) -> list[Program]:
-    """The programs of a trace for another target than it was compiled for; those of a step in
-    micro-batches are two. code: with machine code.
+    """The programs of a trace for another target than it was compiled for; there are two for a step in micro-batches.
+    code: with machine code.
 
     Raises:
-        ValueError: the target isn't known.
+        ValueError: the target is unknown.
         KernelError: a kernel does not compile.
     """
     options = replace(options, target=target, timing={})
@@ -218,7 +222,7 @@ def programs_for(
 
 
 def _compile(module: Any, options: Any, trace: Trace) -> Programs:
-    """The programs of a module: from the disk cache, or from another rank that runs it as well, or compiled."""
+    """The programs of a module: from the disk cache, from another rank that runs it as well, or compiled."""
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import compile_programs, resolve
     from gflow.compiler.driver.pass_manager import PipelineError

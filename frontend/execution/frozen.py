@@ -1,4 +1,4 @@
-"""Which tensors of a trace may be taken to be the same at each call."""
+"""Which tensors of a trace are constant between calls."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LASTING = ("parameter", "buffer", "constant")
 
 
 def freeze(trace: Trace, passes: PipelineOptions, target: str) -> None:
-    """Mark what is frozen: parameters, buffers and captured tensors that the program does not update.
+    """Mark the frozen inputs: parameters, buffers and captured tensors that the program does not update.
 
     Raises:
-        GraphTraceError: the graph trains, or runs on several ranks or by XLA; or weights are to be
-            quantized, on a GPU or under mixed precision.
+        GraphTraceError: the graph trains, or runs on several ranks or by XLA; or weights are to be quantized, on a GPU
+            or under mixed precision.
     """
     engine = passes.engine
     if passes.weight_bits and engine:
@@ -68,7 +68,7 @@ def written(trace: Trace) -> set[int]:
 
 
 def unfrozen(given: TraceInput, updated: set[int]) -> str:
-    """Why an input is read at each call; "" where it is frozen. updated: addresses of storages that the program
+    """Why an input is read at each call; "" if it is frozen. updated: addresses of storages that the program
     writes."""
     tensor = given.tensor
     if given.role not in _LASTING or tensor is None:

@@ -1,4 +1,4 @@
-"""The programs of a module as bytes and back, for the cache and for other ranks."""
+"""Programs as bytes, for the cache and for other ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LENGTHS = struct.Struct("<QQ")
 
 
 def to_bytes(programs: Programs) -> bytes:
-    """The program; behind it, where there is one, the prologue, and which arguments both read."""
+    """The program as bytes; followed by the prologue, if there is one, and the arguments that both read."""
     main = program_io.to_bytes(programs.main)
     if programs.prologue is None:
         return _LENGTHS.pack(len(main), 0) + main
@@ -25,10 +25,10 @@ def to_bytes(programs: Programs) -> bytes:
 
 
 def from_bytes(data: bytes) -> Programs:
-    """What `to_bytes` was given.
+    """The inverse of `to_bytes`.
 
     Raises:
-        ProgramError: the bytes are damaged or of another version, or a program is not whole.
+        ProgramError: the bytes are damaged or of another version, or a program is incomplete.
     """
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import Programs

@@ -1,6 +1,6 @@
-"""What a program depends on besides its arguments' elements: the Python state that `build()` reads.
+"""State on which a program depends besides its arguments' elements: the Python state that `build()` reads.
 
-arguments  attributes that were put at a tensor among the arguments, and what code asked of one
-build      what these functions read (`tracing/reads`) from the objects of a graph, as the guard of its program
+arguments  attributes of tensors among the arguments, and properties of these that code has read
+build      the guard of a program, from the reads of a graph's functions (`tracing/reads`)
 frames     which functions ran while a graph was traced
 """

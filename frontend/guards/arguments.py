@@ -1,5 +1,5 @@
-"""What a program depends on of its arguments besides shapes, dtypes and strides: attributes that were put at a tensor,
-and what code asked of it."""
+"""State of arguments on which a program depends besides shapes, dtypes and strides: attributes of a tensor, and
+properties that code has read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_LOOKED_AT = OF_TENSORS | OWN
 
 
 def attributes_of(names: Sequence[str], leaves: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """What stands at tensors among the leaves of a call, with a name."""
+    """The attributes of tensors among the leaves of a call, with names."""
     for name, leaf in zip(names, leaves):
         if isinstance(leaf, torch.Tensor):
             for key, value in vars(leaf).items():
@@ -26,9 +26,12 @@ def attributes_of(names: Sequence[str], leaves: Sequence[Any]) -> Iterator[tuple
 
 
 class ArgumentGuard:
-    """Holds for calls whose tensors have the same attributes and answer as those of the call that was traced.
+    """Checks that a call's tensors have the same attributes and properties as those of the traced call.
 
-    leaves: of that call. read: names that the code may look up; None for any. facts: what was asked of tensors.
+    Args:
+        leaves: of the traced call.
+        read: names that the code may look up; None for any.
+        facts: properties of tensors that were read.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class ArgumentGuard:
         }
 
     def first_change(self, leaves: Sequence[Any]) -> str | None:
-        """What differs in a call of the same signature, in words; None if nothing does."""
+        """The first difference of a call with the same signature, as text; None if there is none."""
         for place, had in zip(self._places, self._had):
             if vars(leaves[place]) or had:
                 now = self._named(leaves[place])

@@ -1,4 +1,4 @@
-"""From a graph to the guard of one of its programs."""
+"""The guard of a program, from the reads of a graph's functions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,12 @@ _HOLDERS = ("item", "cell", "list", "dict", "names")
 
 
 class Reading:
-    """What one compilation reads: before `build()` runs, as far as its code says, and after it.
+    """The reads of one compilation: before `build()` runs, as far as its code tells, and after it.
 
-    call: the call that is traced. frames: a watcher of the build. reached: what is found before.
+    Args:
+        call: the call that is traced.
+        frames: an observer of the build.
+        reached: modules and objects that were found before.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class Reading:
         table: ModuleTable,
         attempt: bool = False,
     ) -> None:
-        """attempt: the trace is one that may be given up for another, which is to find what this one found."""
+        """attempt: whether the trace may be discarded for another one, which must then find the same state."""
         self.graph, self.name, self.build, self.table = graph, name, call.build, table
         self.call = call
         self.roots = list(roots_of(call.build, graph, modules))
@@ -66,7 +69,7 @@ class Reading:
         self.reached = Reached(self._others(self.before), named)
 
     def _others(self, reads: Reads) -> dict[str, torch.nn.Module]:
-        """Modules that are no modules of the graph, without those inside of them."""
+        """Modules that are not part of the graph, without their submodules."""
         known = set(self.table.names)
         taken = set(self.table.names.values())
         found: dict[str, torch.nn.Module] = {}
@@ -81,25 +84,25 @@ class Reading:
         return found
 
     def undo(self, always: bool = False) -> None:
-        """After a trace that is given up: put back the Python state that it changed, where the call is then made
-        in another way. always: it is, though this was no attempt."""
+        """After a discarded trace: restore the Python state that it changed, if the call is then traced again. always:
+        restore it even if this was no attempt."""
         for _, cached in Reads(self.frames.codes).walk(self.roots).cached:
             give_up_traced(cached)
         if self.live or always:
             put_back(self.before.found, self.before.names)
 
     def _home(self, called: tuple[str, int]) -> tuple[str, int]:
-        """Where `build()` stands; where it is called, if it is a library's."""
+        """The location of `build()`; that of its caller, if it belongs to a library."""
         code = getattr(self.build, "__code__", None)
         if code is None or not is_user_code(code):
             return called
         return code.co_filename, code.co_firstlineno
 
     def guard(self, trace: Trace) -> tuple[StateGuard, ArgumentGuard]:
-        """The guards of the program that was traced; says what `build()` has changed, and what stays constant.
+        """The guards of the program that was traced. Warns of changes by `build()`, and of values that stay constant.
 
         Raises:
-            StateChangedError: `build()` has changed what has to change at every call.
+            StateChangedError: `build()` has changed state that must change at every call.
         """
         home = self._home(user_frame(2))
         before, codes = self.before.found, self.frames.codes
@@ -152,12 +155,12 @@ class Reading:
         own_guard = ArgumentGuard(
             self.call.leaves, None if after.computed else after.names, trace.facts
         )
-        trace.facts = []  # they would keep the tensors of this call
+        trace.facts = []  # they would keep the tensors of this call alive
         return StateGuard(reads, names, list(captured.values()), marks, changes), own_guard
 
 
 def _as_before(before: list[Read]) -> Callable[[Read], Read]:
-    """Of attributes that `build()` itself made, that they were missing: the next call finds them."""
+    """For attributes that `build()` itself creates, that they were missing: the next call finds them."""
     names = {_holder(r): r.value for r in before if r.kind == "names"}
     missing = {(id(r.holder), r.key) for r in before if r.kind == "missing"}
 
@@ -172,7 +175,7 @@ def _as_before(before: list[Read]) -> Callable[[Read], Read]:
 
 
 def _holder(read: Read) -> int:
-    """What holds names: a class shows them by another object each time."""
+    """The object whose names are compared: a class returns a new proxy of its dict each time."""
     return id(read.key if isinstance(read.key, type) else read.holder)
 
 

@@ -14,9 +14,10 @@ from gflow.tracing.data.values import TraceOp
 
 
 class FrameRecorder(Watcher):
-    """Keeps the code of all functions on the stack of each op and each call of a module, with their
-    globals. outside: the functions that call `build()` and optimizers. Optimizers are left out: they have guards of
-    their own.
+    """Records the code of all functions on the stack of each op and each call of a module, with their globals.
+    Optimizers are excluded, since they have guards of their own.
+
+    outside: code of the functions that call `build()` and optimizers.
     """
 
     def __init__(self, outside: Collection[CodeType]) -> None:
@@ -30,7 +31,7 @@ class FrameRecorder(Watcher):
 
     def module_begins(self, path: str, module: torch.nn.Module, inputs: Infos) -> None:
         self._look()
-        # it may come to no op, as that of a dropout of nothing
+        # its forward may record no op, such as a dropout with probability 0
         forward = getattr(type(module), "forward", None)
         if isinstance(forward, FunctionType):
             self.codes.setdefault(forward.__code__, forward.__globals__)

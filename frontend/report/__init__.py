@@ -1,9 +1,9 @@
-"""What a graph prints while it is built and when it is printed.
+"""Output of a graph while it is built, and when it is printed.
 
 debug      `graph.debug(…)` and `module.to(GraphModule).debug(…)`: lines on standard output while a graph is
            built, by level
-operators  OPERATOR lines: an op with its operands, results and where it comes from, for `print(graph)` and
+operators  OPERATOR lines: an op with its operands, results and location, for `print(graph)` and
            `debug()`
 printing   `print(graph)`: configuration, modules, parameters and buffers
-progress   a progress bar on the terminal while a graph is built, once that takes more than a second
+progress   a progress bar on the terminal while a graph is built, if that takes more than a second
 """

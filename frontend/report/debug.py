@@ -1,10 +1,9 @@
-"""`graph.debug(…)` and `module.to(GraphModule).debug(…)`: lines on standard output while a graph is
-built, by level.
+"""`graph.debug(…)` and `module.to(GraphModule).debug(…)`: lines on standard output while a graph is built, by level.
 
-    0  the phases of the build with their times; where it fails, a line that begins with [ERROR]
-    1  + modules with their tensors, as they are called: the last one is where a build has failed
-    2  + every op with its operands, results, device, and the shardings of the arguments that it reads
-    3  + the lines of Python that an op comes from
+0  the phases of the build with their times; if it fails, a line that begins with [ERROR]
+1  + modules with their tensors, as they are called: after a failure, the last one is where it happened
+2  + every op with its operands, results, device, and the shardings of the arguments that it reads
+3  + the Python lines of an op
 """
 
 from __future__ import annotations
@@ -27,13 +26,12 @@ _BUILDING = ("trace", "first step")
 
 
 class DebugPrinter(Watcher):
-    """Prints what happens.
+    """Prints events of a build.
 
     Args:
         name, kind: the graph's name and class.
         settings: of the graph, if it has any.
-        modules: path of a module → its own settings (None: it prints nothing). They hold for the
-            modules in it, too.
+        modules: path of a module → its own settings (None: it prints nothing). They also apply to its submodules.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class DebugPrinter(Watcher):
     # phases
 
     def phase(self, name: str, detail: str = "") -> None:
-        """Print how long the phase before took, if this is another one."""
+        """Print the duration of the previous phase, if this is another one."""
         if name == self._phase or self.settings is None:
             return
         if not self._phase:
@@ -69,7 +67,7 @@ class DebugPrinter(Watcher):
         self._phase, self._begin = name, time.perf_counter()
 
     def done(self) -> None:
-        """The graph is ready to run."""
+        """Print that the graph is ready to run."""
         self.phase("")
         if self.settings is not None:
             self._say("end compiling plan and init graph rumtime.")  # OneFlow's spelling
@@ -78,7 +76,7 @@ class DebugPrinter(Watcher):
             )
 
     def failed(self) -> None:
-        """The build has ended with an error; the line before says how far it came."""
+        """Print that the build has failed; the previous line shows where."""
         if self.settings is not None:
             what = "building graph" if self._phase in ("", *_BUILDING) else "building plan"
             print(f"[ERROR]{self.head} {what} got error.", flush=True)
@@ -103,14 +101,14 @@ class DebugPrinter(Watcher):
                 self._show(self._depth + 1, line)
 
     def module_ends(self, path: str, module: torch.nn.Module, outputs: Infos) -> None:
-        """Print what it returned."""
+        """Print the results of a module."""
         if self._level(path) >= 1:
             for line in tensor_lines("OUTPUT", path, outputs):
                 self._show(self._depth + 1, line)
         self._depth -= 1
 
     def _of(self, path: str) -> DebugSettings | None:
-        """The settings that hold for a module: its own, or those of what it is in."""
+        """The settings of a module: its own, or those of the module that contains it."""
         if path not in self._resolved:
             outer = path.rpartition(".")[0]
             self._resolved[path] = self.modules[path] if path in self.modules else self._of(outer)
@@ -145,7 +143,7 @@ class DebugPrinter(Watcher):
             self._show(1, f"(INPUT:{name}:{TensorInfo(v.shape, v.dtype, v.device)}{sharding})")
 
     def traced(self, trace: Trace) -> None:
-        """Print what the graph returns."""
+        """Print the results of the graph."""
         if self._level("") >= 1:
             for line in tensor_lines("OUTPUT", self.name, graph_tensors(trace)[1]):
                 self._show(1, line)

@@ -1,5 +1,4 @@
-"""OPERATOR lines: an op with its operands, results and where it comes from, for `print(graph)` and
-`debug()`."""
+"""OPERATOR lines: an op with its operands, results and location, for `print(graph)` and `debug()`."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class OperatorNames:
         return name
 
     def sharding(self, value: TraceValue) -> str:
-        """How an argument lies over ranks, as a part of a line; nothing for one that each rank has whole."""
+        """The sharding of an argument as a part of a line; "" if it is replicated."""
         return self._shardings.get(value, "")
 
     def op(self, op: TraceOp) -> str:
@@ -55,7 +54,7 @@ class OperatorNames:
         return name
 
     def line(self, name: str, op: TraceOp, location: str = "", devices: bool = False) -> str:
-        """The line of an op that has its name. devices: with the devices of its results."""
+        """The line of a named op. devices: with the devices of its results."""
         operands = [*map(self._operand, op.args)]
         operands += [f"{k}={self._operand(v)}" for k, v in op.kwargs.items()]
         results = ", ".join(self._operand(r) for r in op.results if r is not None)
@@ -77,13 +76,12 @@ class OperatorNames:
 def operator_lines(
     graph: str, trace: Trace, modules: Iterable[str], places: Mapping[TraceValue, str]
 ) -> dict[str, list[str]]:
-    """The lines of a trace's ops by the module that they belong to; "" is the graph itself. An op of
-    the backward belongs to the module of its forward op, one of an optimizer to that of the only
-    parameter that it updates.
+    """The lines of a trace's ops by their module; "" is the graph itself. An op of the backward belongs to the module
+    of its forward op, one of an optimizer to that of the only parameter that it updates.
 
     Args:
-        modules: the paths that lines can be listed under.
-        places: where ops come from, by their results, of those to be listed with it.
+        modules: the paths under which lines can be listed.
+        places: locations of ops to list, by their results.
     """
     names, known = OperatorNames(graph), set(modules)
     for entry in _by_leaf(trace):
@@ -104,7 +102,7 @@ def _by_leaf(trace: Trace) -> list[TraceInput]:
 
 
 def _owners(trace: Trace) -> dict[TraceOp, str]:
-    """The module of each op of an optimizer that serves one parameter alone."""
+    """The module of each op of an optimizer that is for one parameter only."""
     parameters = {i.name for i in trace.inputs if i.role == "parameter"}
     wanted: dict[TraceValue, set[str]] = {}
     for out in trace.outputs:
@@ -122,8 +120,7 @@ def _owners(trace: Trace) -> dict[TraceOp, str]:
 
 
 def _parameter(name: str, parameters: set[str]) -> str:
-    """The parameter that an updated tensor is or belongs to: `optimizer.0.fc.weight.exp_avg` is of
-    `fc.weight`."""
+    """The parameter of an updated tensor: `optimizer.0.fc.weight.exp_avg` belongs to `fc.weight`."""
     if name in parameters:
         return name
     parts = name.split(".")
@@ -135,8 +132,8 @@ def _parameter(name: str, parameters: set[str]) -> str:
 
 
 def place(op: TraceOp, depth: int, only_user: bool) -> str:
-    """Where the op that is being recorded comes from: its innermost `depth` lines of Python, outermost
-    first. An op of the backward has the line of its forward op."""
+    """The location of the op that is being recorded: its innermost `depth` Python lines, outermost first. An op of the
+    backward has the line of its forward op."""
     if op.loc.phase == "backward":
         return _stack([(op.loc.file, op.loc.line, "")], False) if depth > 0 else ""
     frames: list[tuple[str, int, str]] = []

@@ -1,5 +1,5 @@
-"""`print(graph)`: configuration, modules, parameters and buffers; once it was called, also the tensors
-that went into and came out of the graph and each module, and the ops of each."""
+"""`print(graph)`: configuration, modules, parameters and buffers; after a call also the inputs and outputs of the
+graph and of each module, and the ops of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .operators import operator_lines, place
 
 @dataclass
 class ModuleCall:
-    """The first call of a module: the tensors that it got, and those that it returned."""
+    """The first call of a module: its input tensors, and its output tensors."""
 
     inputs: Infos = ()
     outputs: Infos = ()
@@ -29,16 +29,16 @@ class ModuleCall:
 
 @dataclass
 class Calls:
-    """What a build leaves for the listing: calls of modules by their paths, and where ops come from, by
-    their results, if `debug()` asked for it."""
+    """What a build records for the listing: calls of modules by their paths, and locations of ops by their results, if
+    `debug()` requested them."""
 
     modules: dict[str, ModuleCall] = field(default_factory=dict)
     places: dict[TraceValue, str] = field(default_factory=dict)
 
 
 class CallRecorder(Watcher):
-    """Keeps the first call of every module. depth: how many lines of Python are kept of each op;
-    only_user: those outside of libraries."""
+    """Records the first call of every module. depth: the number of Python lines for each op; only_user: only lines
+    outside of libraries."""
 
     def __init__(self, depth: int = 0, only_user: bool = True) -> None:
         self.calls = Calls()
@@ -99,7 +99,7 @@ def graph_text(
     trace: Trace | None,
     calls: Calls,
 ) -> str:
-    """The listing. `trace`, `calls`: of the latest compilation, where there is one."""
+    """The listing. `trace`, `calls`: of the latest compilation, if there is one."""
     names = collect_modules(roots).names
     given, returned = graph_tensors(trace) if trace is not None else ((), ())
     operators = {}
@@ -147,7 +147,7 @@ def _nested(head: str, lines: Sequence[str]) -> list[str]:
 
 
 def graph_tensors(trace: Trace) -> tuple[Infos, Infos]:
-    """What a graph was called with and what it returned."""
+    """The inputs and outputs of the graph in a call."""
     given = {
         trace.input_leaves[i.value]: i.value for i in trace.inputs if i.value in trace.input_leaves
     }
@@ -158,7 +158,7 @@ def graph_tensors(trace: Trace) -> tuple[Infos, Infos]:
 
 
 def _info(value: TraceValue, count: int, lazy: bool = False, stacked: bool = False) -> TensorInfo:
-    """count: how many micro-batches make the whole. stacked: of single numbers as well."""
+    """The metadata of a tensor. count: the number of micro-batches. stacked: also for single numbers."""
     shape = value.shape or ((1,) if stacked else ())
     if count > 1:
         shape = (*(count * size for size in shape[:1]), *shape[1:])

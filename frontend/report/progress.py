@@ -1,6 +1,5 @@
-"""Progress on standard error while a graph is built: a bar on a terminal once that takes more than a second; elsewhere
-(notebooks, log files) plain lines, one each ten seconds. `GFLOW_PROGRESS=0` writes nothing.
-"""
+"""Progress on standard error while a graph is built: a bar on a terminal if that takes more than a second; elsewhere
+(notebooks, log files) plain lines, one every ten seconds. `GFLOW_PROGRESS=0` disables it."""
 
 from __future__ import annotations
 
@@ -14,20 +13,20 @@ from typing import Any
 from gflow.tracing.context.threads import BESIDE
 from gflow.tracing.context.watch import Watcher
 
-#: builds that are done sooner show nothing
+#: shorter builds show nothing
 _PATIENCE = 1.0
 #: seconds between two lines
 _PATIENCE_OF_LINES = 10.0
-#: share of the bar that is full when a phase begins
+#: the filled share of the bar at the beginning of a phase
 _BEGINS = {
     "trace": 0.0, "first step": 0.2, "lower": 0.25, "passes": 0.3, "codegen": 0.6, "JIT": 0.65,
 }  # fmt: skip
-#: passes that a pipeline has, about
+#: the approximate number of passes of a pipeline
 _PASSES = 16
 
 
 def progress(name: str) -> Progress | None:
-    """What shows how the build of a graph goes on; None where nobody is to see it."""
+    """The observer that shows the progress of a build; None if it is disabled."""
     if os.environ.get("GFLOW_PROGRESS", "1").lower() in ("0", "off", "false", "no"):
         return None
     try:
@@ -37,7 +36,7 @@ def progress(name: str) -> Progress | None:
 
 
 class Progress(Watcher):
-    """How far the build of a graph has come. A timer's thread shows it, so that a long phase is seen to go on."""
+    """The progress of a build. A timer thread updates the display during long phases."""
 
     patience = _PATIENCE
 
@@ -53,7 +52,7 @@ class Progress(Watcher):
         self._timer.start()
 
     def phase(self, name: str, detail: str = "") -> None:
-        """It goes on."""
+        """Record a new phase."""
         with self._lock:
             done = _BEGINS.get(name, self._done)
             if name == "passes":
@@ -66,7 +65,7 @@ class Progress(Watcher):
             self._update()
 
     def close(self) -> None:
-        """The build is over."""
+        """End the display."""
         with self._lock:
             self.name = ""
             self._timer.cancel()
@@ -75,11 +74,11 @@ class Progress(Watcher):
         raise NotImplementedError
 
     def _update(self) -> None:
-        """Show that it went on, where that is shown at once."""
+        """Update the display at once, if it supports that."""
 
 
 class ProgressLines(Progress):
-    """A line each ten seconds."""
+    """A line every ten seconds."""
 
     patience = _PATIENCE_OF_LINES
 
@@ -108,7 +107,7 @@ class ProgressBar(Progress):
         super().__init__(name)
 
     def close(self) -> None:
-        """The build is over: the line goes."""
+        """Remove the line."""
         super().close()
         with self._lock:
             bar, self._bar = self._bar, None
@@ -146,7 +145,7 @@ class ProgressBar(Progress):
 
 
 def _share(detail: str) -> float:
-    """How far "3/20 name" is."""
+    """The share of "3/20 name" that is complete."""
     done, _, rest = detail.partition("/")
     total = rest.partition(" ")[0]
     return int(done) / int(total) if done.isdigit() and total.isdigit() and int(total) else 0.0

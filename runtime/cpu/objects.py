@@ -218,7 +218,7 @@ def _relocate(
     symbols: list[int | None],
     missing: dict[tuple[int, int], str],
 ) -> None:
-    """Apply the relocations of section `s` to what lies at an offset, and has a size: `room`."""
+    """Apply the relocations of section `s` to a range of bytes: its offset, and its size `room`."""
     offset, size = room
     for n in range(s.size // _RELOCATION.size):
         at, info, addend = _RELOCATION.unpack_from(data, s.offset + n * _RELOCATION.size)

@@ -83,7 +83,7 @@ class Arguments:
         self._spots = {i: n for n, i in enumerate(small)}
         self._numbers: Numbers | None = None
         self._buffers: dict[int, torch.Tensor] = {}
-        #: elements of buffers whose tensors' elements share memory: copied as they lie
+        #: elements of buffers whose tensors' elements share memory: copied in the order of memory
         self._flat: dict[int, int] = {}
         self.version = 0
         self._sent: list[tuple[int, int]] = []  # numbers: which of the block, which argument
@@ -112,7 +112,7 @@ class Arguments:
         return self.bind_again(args)
 
     def bind_again(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """As `bind`, for arguments that lie where those of the last call did, but for copied ones."""
+        """`bind` for arguments with the addresses of the previous call, except copied ones."""
         found = list(args)
         self._back = []
         for i in self._made:

@@ -217,7 +217,7 @@ class FakeDevice(Recorder):
         raise DeviceError(f"{name} is {where}, of which its ops know nothing")
 
     def _inside(self, what: str, ref: TensorRef) -> None:
-        """A tensor lies within its memory."""
+        """Check that a tensor is within its memory."""
         memory = self._memory.get((ref.place.space, ref.place.index))
         if memory is None:
             raise DeviceError(f"{what} is in {ref.place.space} {ref.place.index}, which there is none of")  # fmt: skip

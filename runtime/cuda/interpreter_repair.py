@@ -63,7 +63,7 @@ def repair() -> None:
     builder.create_dot = dot
 
     def total(self: Any, given: Any) -> Any:
-        """Sums by halves, as threads make them: numpy adds up rows one after the other, which rounds more."""
+        """Sums by recursive halving, as threads compute them: NumPy adds rows sequentially, which rounds more."""
         data = given.handle.data
         if data.dtype.kind != "f":
             found = np.sum(data, axis=self.axis, keepdims=self.keep_dims)

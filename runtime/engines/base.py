@@ -65,11 +65,11 @@ class EngineCode(ABC):
         self.user = None
 
     def operand(self, n: int, x: torch.Tensor) -> None:
-        """Read operand `n` where the dense `x` lies from now on."""
+        """Read operand `n` at the address of the dense `x` from now on."""
         raise NotImplementedError
 
     def result(self, n: int, x: torch.Tensor | None) -> None:
-        """Write result `n` where the dense `x` lies from now on; None: to memory of the engine's."""
+        """Write result `n` at the address of the dense `x` from now on; None: to the engine's memory."""
         raise NotImplementedError
 
     def infer(self) -> None:

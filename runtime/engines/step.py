@@ -113,7 +113,7 @@ class EngineCall(HostStep):
         ]
 
     def rebind(self, locate: Locate, moved: set[tuple[str, int]], size: N = 0) -> None:
-        # memory of arguments that are written may come to lie in another operand's
+        # arguments that are written may come to share memory with another operand
         if self.to_arguments or not self._fixed.isdisjoint(moved):
             return self.bind(locate, size)
         code = self._model.code_of(self._user)

@@ -41,7 +41,7 @@ class HostStep(ABC):
         """Bind tensors. size: the program's dynamic size, if it has one."""
 
     def rebind(self, locate: Locate, moved: set[tuple[str, int]], size: N = 0) -> None:
-        """Bind anew what lies in arguments and results that have moved, each a space and a number."""
+        """Bind tensors in arguments and results that have moved again; each is a space and a number."""
         self.bind(locate, size)
 
     @abstractmethod

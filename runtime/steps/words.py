@@ -21,7 +21,7 @@ class Words:
 
 
 class _Memory:
-    """What lies from an address on, as so many integers, for NumPy."""
+    """Memory from an address on, as this many integers, for NumPy."""
 
     def __init__(self, address: int, count: int, width: int) -> None:
         self.__array_interface__ = {

@@ -38,7 +38,7 @@ _ON, _OFF = ("1", "on", "true", "yes", ""), ("0", "off", "false", "no")
 
 
 def directory() -> Path | None:
-    """Where the cache lies; None if it is turned off, or its place is not to be had."""
+    """The folder of the cache; None if it is turned off, or the folder cannot be used."""
     switch = os.environ.get("GFLOW_CACHE", "1")
     if switch.lower() in _OFF:
         return None

@@ -1,10 +1,10 @@
 """Mixed precision: run contractions in half precision, and compute all other ops in float32.
 
-Matrix products, convolutions and attention take operands and give results of type `dtype`; they accumulate in float32.
-A value that a contraction reads is rounded once, where it is produced, and is stored in half precision if no op needs
+Matrix products, convolutions and attention have operands and results of type `dtype`, and accumulate in float32. A
+value that a contraction reads is rounded once, where it is produced, and is stored in half precision if no op needs
 full precision (`compiler/passes/amp/decide.py` has the rules). Exact ops (shapes, ReLU, pooling, masks) run in half
 precision. Arguments and results keep their types. Parameters are the float32 master weights: each is rounded once for
-forward and backward, and updates are computed in float32. A function without a contraction that profits is unchanged.
+forward and backward, and updates are computed in float32. A function is unchanged if no contraction gets faster.
 
 Before:
 
@@ -46,16 +46,16 @@ _MAX_CHAIN = 64
 
 @record
 class Options:
-    """dtype: the half type."""
+    """Options of gflow-amp. dtype: the half-precision type."""
 
-    dtype: str = field(default="f16", metadata={"doc": "the half type: f16 or bf16"})
+    dtype: str = field(default="f16", metadata={"doc": "the half-precision type: f16 or bf16"})
 
 
 def run(function: func.FuncOp, options: Options) -> None:
-    """Compute contractions of the function in halves (see the file's docstring).
+    """Compute contractions of the function in half precision (see the file's docstring).
 
     Raises:
-        PassError: the option `dtype` is neither f16 nor bf16.
+        PassError: `dtype` is no half-precision type.
     """
     if options.dtype not in HALVES:
         raise PassError(f"dtype must be f16 or bf16, found {options.dtype!r}", function.operation)
@@ -68,13 +68,14 @@ def run(function: func.FuncOp, options: Options) -> None:
 
 
 class _Rewrite:
-    """Walks the body once. Every float32 value has a float32 version, a half version, or both, created on demand."""
+    """Walks the body once. Every float32 value has a float32 version, a half-precision version, or both, created on
+    demand."""
 
     def __init__(self, body: Body, decisions: Decisions, dtype: str) -> None:
         self.body, self.at, self.dtype = body, decisions, dtype
         self.full: dict[int, ir.Value] = dict(enumerate(body.values))
         self.half: dict[int, ir.Value] = {}
-        self.stored: set[int] = set()  # kept as halves
+        self.stored: set[int] = set()  # stored in half precision only
         self.old: list[ir.Operation] = []
 
     def run(self) -> None:
@@ -122,15 +123,15 @@ class _Rewrite:
         return found
 
     def _is_view(self, o: Op) -> bool:
-        """Whether an op only shows its operand: a version of its result is then the op on that version of the
-        operand."""
+        """Whether an op is a view of its operand: a version of its result is then the op applied to that version of
+        the operand."""
         return o.name in VIEWS or (o.name == "slice" and self.at.root[o.results[0]] != o.results[0])
 
     def _narrow(self, v: int) -> TensorType:
         return TensorType(self.body.types[v].shape, self.dtype)
 
     def is_stored(self, v: int) -> bool:
-        """Whether a value is stored as a half."""
+        """Whether a value is stored in half precision."""
         return self.at.root[v] in self.stored
 
     # -- ops
@@ -166,7 +167,7 @@ class _Rewrite:
         return any(r in self.at.sunk for r in o.results) or self._all_halves(data)
 
     def _all_halves(self, data: Sequence[int]) -> bool:
-        """Whether an op reads only halves, and constants that a half represents exactly."""
+        """Whether an op reads only half-precision values, and constants that half precision represents exactly."""
         halves = [self.is_stored(v) for v in data]
         return any(halves) and all(h or v in self.at.exact for h, v in zip(halves, data))
 
@@ -187,7 +188,7 @@ class _Rewrite:
             op.operands[i] = value
 
     def _in_half(self, o: Op) -> None:
-        """Convert the op to halves: its data operands and results change their type."""
+        """Convert the op to half precision: its data operands and results change their type."""
         kind = self.at.kinds[o.index]
         halves = set(self.at.operands[o.index])
         operands = [
@@ -212,13 +213,13 @@ class _Rewrite:
         self._replace(o, operands, halves)
 
     def _replace(self, o: Op, operands: Sequence[ir.Value], changed: set[int]) -> None:
-        """Rebuild the op on other operands. The results in `changed` are halves."""
+        """Rebuild the op on other operands. The results in `changed` are in half precision."""
         types = [
             self._narrow(r) if i in changed else self.body.types[r] for i, r in enumerate(o.results)
         ]
         try:
             results = self._copy(o, operands, types)
-        except VerifyError:  # more runs of types than the op can have
+        except VerifyError:  # more segments of types than the op can have
             self._in_place(o)
             return
         self.old.append(o.op)

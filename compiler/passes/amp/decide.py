@@ -1,16 +1,16 @@
-"""Which ops run in halves, and which float32 values are rounded where they are produced.
+"""Which ops run in half precision, and which float32 values are rounded where they are produced.
 
-Contractions read and write halves. All other ops compute in float32. The decision is which values are *stored* in
-halves. A value that a contraction reads is needed as a half in any case. If no other reader needs float32, it is
-rounded where it is produced, and all readers read the half. Ops that are exact in every type ("clear") move the
-rounding up to their operand: the value before a ReLU, for example, is then the half that both forward and backward
-read.
+Contractions read and write half-precision values. All other ops compute in float32. The decision is which values are
+*stored* in half precision. A value that a contraction reads is needed in half precision in any case. If no other
+reader needs float32, it is rounded where it is produced, and all readers read the rounded value. Ops that are exact in
+every type ("clear") move the rounding up to their operand: the value before a ReLU, for example, is then rounded, and
+both forward and backward read it.
 
-A reader does not need float32 for *plain* values: those computed from halves, parameters, constants and per-channel
-numbers, for example the result of a batch norm. `torch.autocast` stores them in halves, too. A plain value is also
-rounded if a sum over the batch and other ops read it, since it is stored in any case (a batch norm that reads the sum
-of gradients of two branches). A residual stream that starts at an embedding is not plain: it stays in float32, and only
-contractions read halves.
+A reader does not need float32 for *plain* values: those computed from half-precision values, parameters, constants and
+per-channel numbers, for example the result of a batch norm. `torch.autocast` stores them in half precision, too. A
+plain value is also rounded if a sum over the batch and other ops read it, since it is stored in any case (a batch norm
+that reads the sum of gradients of two branches). A residual stream that starts at an embedding is not plain: it stays
+in float32, and only contractions read it in half precision.
 
 A bias that is added to a contraction's result counts as part of the contraction if several ops read the sum.
 """
@@ -42,12 +42,20 @@ _BARRIER = AtenAmp("barrier")
 
 @dataclass
 class Decisions:
-    """By op number: `kinds`, as `amp_of` (and for converts and constants what they are), and `operands`, the
-    numbers of the float32 operands that take part. By value: `root`, the value that it is a view of.
+    """The decisions for a function.
 
-    native: values that contractions make, or exact ops of such values. sunk: results of other clear ops that run
-    in halves, whose operand is rounded for it. rounded: values that are kept as halves only. exact: constants
-    that a half holds exactly.
+    By op number:
+
+        kinds     the class of the op by `amp_of`; converts and constants have kinds of their own
+        operands  the numbers of the float32 operands that take part
+
+    By value:
+
+        root      the value that it is a view of
+        native    values computed by contractions, or by exact ops on such values
+        sunk      results of other clear ops that run in half precision, whose operand is rounded for them
+        rounded   values that are stored in half precision only
+        exact     constants that half precision represents exactly
     """
 
     kinds: list[AtenAmp]
@@ -112,8 +120,11 @@ def _taking_part(body: Body, o: Op, kind: AtenAmp) -> list[int]:
 class _Forward:
     """Facts about values that follow from their operands, in program order.
 
-    root: the value that a value is a view of. native: a half, because a contraction made it, or an exact op of
-    such values. plain: see above. neutral: says nothing about its users (parameters, constants, masks).
+    Args:
+        root: the value that a value is a view of.
+        native: in half precision, because a contraction computed it, or an exact op on such values.
+        plain: see above.
+        neutral: allows no conclusion about its users (parameters, constants, masks).
     """
 
     def __init__(
@@ -202,11 +213,12 @@ class _Forward:
 
 
 def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
-    """Backward over the ops: which values are wanted as halves, which clear ops pass this on, and what is rounded."""
+    """Walk backward over the ops: which values are wanted in half precision, which clear ops pass this on, and which
+    values are rounded."""
     root, types = known.root, body.types
     count = len(body.values)
     wanted, arithmetic, full = [False] * count, [False] * count, [False] * count
-    summed = [False] * count  # over the batch, each channel apart
+    summed = [False] * count  # over the batch, separately for each channel
     uses = [0] * count
     for v in body.returned:
         full[root[v]] = True
@@ -214,7 +226,7 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
     rounded: set[int] = set()
 
     def as_half(v: int) -> bool:
-        """Whether a value may be kept as a half only."""
+        """Whether a value may be stored in half precision only."""
         if full[v]:
             return False
         if v in known.biased and uses[v] > 1:
@@ -250,7 +262,7 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
             varying = [v for v in data if v not in known.exact]
             if as_half(results[0]) and len(varying) == 1 and o.name != "take":
                 x = root[varying[0]]
-                # nobody needs the operand's digits, or rounding it is less to store
+                # no reader needs the operand's precision, or rounding it needs less memory
                 smaller = types[x].numel <= types[results[0]].numel
                 if wanted[x] or smaller or not (arithmetic[x] or full[x]):
                     wanted[x] = True
@@ -282,7 +294,7 @@ def _parameters(function: func.FuncOp, body: Body) -> list[int]:
 
 
 def _exact(o: Op, dtype: str) -> bool:
-    """Whether a constant is a splat that a half represents exactly."""
+    """Whether a constant is a splat that half precision represents exactly."""
     elements = o.op.attributes["value"]
     if not isinstance(elements, ir.DenseElementsAttr) or not elements.is_splat:
         return False

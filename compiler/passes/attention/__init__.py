@@ -3,11 +3,11 @@
 description          one written-out attention, as value numbers
 values               constants, layouts and equality of values, through ops that only change shape or float type
 match                finds written-out attention in a function body
-gradients            its backward, in the form that autograd produces
+gradients            matches its backward, in the form that autograd produces
 mask_operands        converts masks to the form of `gflow.attention`: causal, or an operand
 empty_rows           rows without a visible key, with eager's results: NaN, or equal weights
 masks                evaluates masks that depend only on constants and positions
-index_masks          parts of a mask that compare positions or documents
-recognize_windows    these as attributes and operands of `gflow.attention`
-recognize_attention  one `gflow.attention` for softmax(scale · q kᵀ + mask) v, and one op for its gradients
+index_masks          analyses masks that compare positions or numbers of documents
+recognize_windows    converts these to attributes and operands of `gflow.attention`
+recognize_attention  replaces softmax(scale · q kᵀ + mask) v by one `gflow.attention`, and its gradients by one op
 """

@@ -25,7 +25,13 @@ class Added:
 
 @dataclass
 class Dropout:
-    """keep: the value of i1 that says what stays. p: the probability to become zero. rng, stream: as in `random`."""
+    """Dropout of the weights.
+
+    Args:
+        keep: the mask of kept weights, a value number of i1.
+        p: the probability of zero.
+        rng, stream: as of `gflow.random`.
+    """
 
     keep: int
     p: float
@@ -35,9 +41,15 @@ class Dropout:
 
 @dataclass
 class Gradients:
-    """The backward. dy: of the product with v. first: the op before which all of its operands are there.
-    dq, dk, dv: the products that give them, each with whether it gives the transpose; None where none is wanted.
-    ratio: of what the products for dq and dk give to the gradients, where the scale is multiplied with later."""
+    """The backward of an attention.
+
+    Args:
+        dy: the value number of the gradient of the result.
+        first: the op before which all of its operands are computed.
+        dq, dk, dv: value numbers of the products that compute them, each with whether it computes the transpose; None
+            for gradients that are not computed.
+        ratio: the factor from the products for dq and dk to the gradients, if the scale is multiplied later.
+    """
 
     dy: int
     first: int
@@ -49,10 +61,18 @@ class Gradients:
 
 @dataclass
 class Attention:
-    """Operands are value numbers of the products: q [.., position, channel], k_t [.., channel, key],
-    v [.., key, channel]; weights the softmax, kept what is multiplied with v (after dropout), y the result.
-    lead: sizes of the batch dimensions of the softmax. product: the index of the op that makes y.
-    ops: indices of those that one op replaces."""
+    """One attention that a program writes out.
+
+    Args:
+        q, k_t, v: value numbers of the products' operands, [.., position, channel], [.., channel, key] and [.., key,
+            channel].
+        weights: the softmax.
+        kept: the operand of the product with v (the softmax after dropout).
+        y: the result.
+        product: the index of the op that computes y.
+        lead: the sizes of the batch dimensions of the softmax.
+        ops: the indices of the ops that one op replaces.
+    """
 
     q: int
     k_t: int

@@ -11,8 +11,10 @@ from gflow.dialects.mlir import ir
 class Rows:
     """Rows without a visible key.
 
-    bias: the mask, of rank 4: values that are added to scores, or i1 for the visible keys. sums: the logarithms of
-    sums, [batch, head, position]. weights: the weights of such a row, "nan" or "equal".
+    Args:
+        bias: the mask, of rank 4: values that are added to scores, or i1 for the visible keys.
+        sums: the logarithms of sums, [batch, head, position].
+        weights: the weights of such a row, "nan" or "equal".
     """
 
     def __init__(self, bias: ir.Value, sums: ir.Value, weights: str) -> None:
@@ -28,7 +30,7 @@ class Rows:
         self.by_row = builder.transpose(self.empty, (0, 2, 1))
 
     def finite(self, sums: ir.Value) -> ir.Value:
-        """The logarithms, with 0 for such rows, so their weights in the backward are 0."""
+        """The logarithms, with 0 for such rows, so that their weights in the backward are 0."""
         return builder.build("select", [self.empty, builder.splat(0.0, self.ty), sums])
 
     def result(self, y: ir.Value, v: ir.Value) -> ir.Value:
@@ -44,7 +46,7 @@ class Rows:
         return builder.broadcast(mean, ty.shape, (0, 2, 3))
 
     def others(self, dy: ir.Value) -> ir.Value:
-        """dy, with 0 in such rows: it may be NaN where the result is NaN."""
+        """dy, with 0 in such rows: it may be NaN if the result is NaN."""
         zero = builder.splat(0.0, builder.type_of(dy))
         return builder.build("select", [self._spread(dy), zero, dy])
 

@@ -3,7 +3,7 @@ product:
 
     dv = Pᵀ dy    dP = dy vᵀ    dS = P ∘ dP - P ∘ rowsum(P ∘ dP)    dq = scale · dS k    dk = scale · dSᵀ q
 
-Reshapes, transposes and conversions between float types may lie between any two of these ops.
+There may be reshapes, transposes and conversions between float types between any two of these ops.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _weights_grad(body: Body, value: int, a: Attention, found: Gradients) -> Non
 
 
 def _scores_grad(body: Body, value: int, a: Attention, found: Gradients) -> None:
-    """dS, on through masks and the scale to dq and dk."""
+    """dS, and from it dq and dk through masks and the scale."""
     by = 1.0
     conditions = [(part.condition, part.where) for part in a.mask if isinstance(part, Select)]
     while not any(u.name in ("matmul", "transpose") for u in users(body, value)):
@@ -163,7 +163,7 @@ def _v_grad(body: Body, a: Attention, found: Gradients) -> None:
 
 
 def _untransposed(body: Body, value: int) -> int:
-    """The value whose last two dimensions an op exchanges to make this one."""
+    """The value of which a value is the transpose of the last two dimensions."""
     o = made_by(body, value, "transpose")
     if not swaps_last(o, body.types[value].rank):
         raise NoMatch
@@ -171,7 +171,7 @@ def _untransposed(body: Body, value: int) -> int:
 
 
 def _products_with(body: Body, value: int, ops: set[int]) -> list[tuple[Op, bool]]:
-    """Products that take a value, each with whether it takes it transposed. Adds the transposes to `ops`."""
+    """Products that read a value, each with whether it reads the transpose. Adds the transposes to `ops`."""
     found = []
     for o in users(body, value):
         if o.name == "matmul":

@@ -1,4 +1,4 @@
-"""Masks as conditions on positions: what of a mask is a window or documents, and what is left."""
+"""Analyses masks as conditions on positions: which terms of a mask are a window or documents, and which remain."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gflow.dialects.types import FLOATS, row_major_strides
 
 from .values import attributes, splat
 
-#: numbers of masks are below this
+#: exclusive bound of constants in masks
 _LIMIT = 1 << 30
-#: how large a sum may become, at most
+#: exclusive bound of sums, by element type
 _REACH = {"i32": 1 << 31, "i64": 1 << 62}
-#: what is added to a score below this leaves no weight beside any unmasked score; in float16, the lowest number
+#: a score with an added number below this has no weight next to any unmasked score; in float16, the lowest number
 _LOW = {"f16": -65504.0}
 _LOWEST = -1e8
 _INTEGERS = ("i32", "i64")
-#: ops of a mask that are looked at, on all paths together: values may be read more than once
+#: the maximal number of ops of a mask that are visited, on all paths together: values may be read more than once
 _MOST = 200
 
 _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
@@ -29,7 +29,8 @@ _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "
 
 @record
 class Seen:
-    """A value whose dimensions are dimensions of a mask, [batch, head, position, key] by number; None: of size 1."""
+    """A value whose dimensions are dimensions of a mask, [batch, head, position, key], by number; None for a dimension
+    of size 1."""
 
     value: int
     dims: tuple[int | None, ...]
@@ -37,9 +38,16 @@ class Seen:
 
 @dataclass
 class Parts:
-    """A key is visible where all hold: it is at most `left` before and `right` after its position (None: any number),
-    each pair of documents is equal, all of `kept` are true and none of `hidden`. added: what scores are added to.
-    finite: whether some hidden score gets a large number instead of -inf. steps: ops that were looked at."""
+    """The terms of a mask. A key is visible if all of them hold.
+
+    Args:
+        left, right: it is at most so many positions before and after the query's (None: any number).
+        documents: each pair of numbers is equal.
+        kept, hidden: all of `kept` are true, and none of `hidden`.
+        added: values that are added to scores.
+        finite: whether some hidden score gets a large number instead of -inf.
+        steps: the number of ops visited.
+    """
 
     left: int | None = None
     right: int | None = None
@@ -52,20 +60,20 @@ class Parts:
 
     @property
     def found(self) -> bool:
-        """Whether some of the mask is a window or documents."""
+        """Whether the mask has a window or documents."""
         return self.left is not None or self.right is not None or bool(self.documents)
 
     def before(self, left: int) -> None:
-        """Keys are at most `left` before."""
+        """Restrict keys to at most `left` positions before."""
         self.left = left if self.left is None else min(self.left, left)
 
     def after(self, right: int) -> None:
-        """Keys are at most `right` after."""
+        """Restrict keys to at most `right` positions after."""
         self.right = right if self.right is None else min(self.right, right)
 
 
 def parts_of(body: Body, bias: int) -> Parts:
-    """The parts of the bias of an attention."""
+    """The terms of the bias of an attention."""
     ty = body.types[bias]
     parts = Parts()
     mask = Seen(bias, tuple(None if n == 1 else d for d, n in enumerate(ty.shape)))
@@ -77,8 +85,8 @@ def parts_of(body: Body, bias: int) -> Parts:
 
 
 def _viewed(body: Body, x: Seen, parts: Parts) -> Seen:
-    """The value that broadcasts, transposes and reshapes by dimensions of size 1 show, and indices that go through all
-    of a value in its order."""
+    """The value under broadcasts, transposes, reshapes by dimensions of size 1, and indices that read all of a value
+    in its order."""
     while (p := body.producer[x.value]) >= 0:
         o = body.ops[p]
         dims: tuple[int | None, ...]
@@ -106,7 +114,7 @@ def _viewed(body: Body, x: Seen, parts: Parts) -> Seen:
 
 
 def _indexed(body: Body, x: Seen, o: Op, parts: Parts) -> Seen | None:
-    """What numbers[batch, position] shows, where these are all of both: `numbers`."""
+    """The value `numbers` of numbers[batch, position], where batch and position run over all of both."""
     table, index = o.operands
     parts.steps += 1
     if body.types[table].rank != 1 or parts.steps > _MOST:
@@ -131,7 +139,7 @@ def _indexed(body: Body, x: Seen, o: Op, parts: Parts) -> Seen | None:
 
 
 def _maker(body: Body, x: Seen, parts: Parts) -> Op | None:
-    """The op that makes a value; None where there is none, or after too many."""
+    """The op that computes a value; None if there is none, or the limit of steps is reached."""
     p = body.producer[x.value]
     parts.steps += 1
     return body.ops[p] if p >= 0 and parts.steps <= _MOST else None
@@ -143,7 +151,8 @@ def _operand(x: Seen, value: int) -> Seen:
 
 
 def _added(body: Body, mask: Seen, parts: Parts, rounded: bool = False) -> None:
-    """Parts of what is added to scores. rounded: to another type, which only numbers that stay equal may be."""
+    """The terms of a value that is added to scores. rounded: whether it is converted to another type, which must not
+    change numbers."""
     x = _viewed(body, mask, parts)
     o, known = _maker(body, x, parts), splat(body, x.value)
     if known == 0:
@@ -184,7 +193,7 @@ def _join(parts: Parts, more: Parts) -> None:
 
 
 def _condition(body: Body, mask: Seen, holds: bool, parts: Parts) -> None:
-    """Parts of a condition (i1) that must hold, or must not."""
+    """The terms of a condition (i1) that must hold, or must not."""
     x = _viewed(body, mask, parts)
     o, known = _maker(body, x, parts), splat(body, x.value)
     if known is not None and bool(known) == holds:
@@ -196,7 +205,7 @@ def _condition(body: Body, mask: Seen, holds: bool, parts: Parts) -> None:
             _condition(body, _operand(x, value), holds, parts)
         return None
     if o is not None and o.name == "select":
-        # of select(c, x, false) and of select(c, false, x) both must hold; of select(c, true, x) neither may
+        # for select(c, x, false) and select(c, false, x) both conditions must hold; for select(c, true, x) neither may
         condition, *values = o.operands
         for where, (fixed, rest) in ((False, values[::-1]), (True, values)):
             number = splat(body, fixed)
@@ -210,7 +219,7 @@ def _condition(body: Body, mask: Seen, holds: bool, parts: Parts) -> None:
 
 
 def _compared(body: Body, x: Seen, o: Op, holds: bool, parts: Parts) -> bool:
-    """Whether a comparison is one of positions or documents, whose parts are then added."""
+    """Whether a comparison is one of positions or documents. Its terms are then added."""
     predicate = attributes(o)["predicate"]
     if not holds:
         predicate = _OPPOSITE[predicate]
@@ -238,9 +247,9 @@ def _compared(body: Body, x: Seen, o: Op, holds: bool, parts: Parts) -> bool:
 
 
 def _band(found: Sequence[int], predicate: str, parts: Parts) -> bool:
-    """Whether a sum, as `_affine` has it, that is compared with 0 limits how far a key is from its position."""
+    """Whether a sum in the form of `_affine`, compared with 0, limits the distance of a key from its position."""
     *others, of_i, of_j, number = found
-    if of_j < 0:  # the same with other signs
+    if of_j < 0:  # the same with the opposite sign
         predicate = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}.get(predicate, predicate)
         of_i, of_j, number = -of_i, -of_j, -number
     if any(others) or (of_i, of_j) != (-1, 1) or predicate == "ne":
@@ -270,7 +279,8 @@ def _near(body: Body, x: Seen, bound: int, predicate: str, parts: Parts) -> bool
 
 
 def _of_choice(body: Body, x: Seen, other: Seen, predicate: str, parts: Parts) -> bool:
-    """Whether one of two numbers, by a condition, is compared with a number: as ones below a diagonal with zero."""
+    """Whether a comparison of a number with one of two numbers, chosen by a condition, is recognized, as for ones
+    below a diagonal compared with zero."""
     o, number = _maker(body, x, parts), splat(body, other.value)
     if o is None or number is None:
         return False
@@ -296,7 +306,7 @@ def _holds(predicate: str, a: float, b: float) -> bool:
 
 
 def _affine(body: Body, x: Seen, parts: Parts) -> tuple[int, ...] | None:
-    """Of a value that is a sum of batch, head, position and key, each times a number, and of a number: these five."""
+    """The five coefficients of a value that is a linear combination of batch, head, position, key and 1."""
     x = _viewed(body, x, parts)
     if body.types[x.value].dtype not in _INTEGERS:
         return None
@@ -335,7 +345,7 @@ def _affine(body: Body, x: Seen, parts: Parts) -> tuple[int, ...] | None:
 
 
 def _counted(body: Body, x: Seen, o: Op, parts: Parts) -> tuple[int, ...] | None:
-    """An index that is counted from the end where it is negative, and never is."""
+    """An index with a correction for negative values (counted from the end), which are never negative."""
     negative = _maker(body, _viewed(body, _operand(x, o.operands[0]), parts), parts)
     if negative is None or negative.name != "compare" or attributes(negative)["predicate"] != "lt":
         return None
@@ -347,7 +357,8 @@ def _counted(body: Body, x: Seen, o: Op, parts: Parts) -> tuple[int, ...] | None
 
 
 def spread(body: Body, x: Seen, sizes: Sequence[int], dims: Sequence[int]) -> ir.Value:
-    """A value as a tensor of these dimensions of the mask; 1 where it repeats. sizes: of all four."""
+    """A value as a tensor with these dimensions of the mask; 1 for dimensions in which it repeats. sizes: of all
+    four."""
     value = body.values[x.value]
     order = sorted(range(len(x.dims)), key=lambda d: (x.dims[d] or 0, x.dims[d] is not None))
     value = builder.transpose(value, order)

@@ -21,8 +21,13 @@ from .masks import evaluate, every_row_sees_a_key, is_causal
 
 @dataclass
 class Mask:
-    """causal, bias: as of `gflow.attention`. empty: what the weights of a row are that sees no key, "nan" or "equal";
-    None where there is none, or where the op gives what eager does."""
+    """A mask in the form of `gflow.attention`.
+
+    Args:
+        causal, bias: as of the op.
+        empty: the weights of a row without a visible key, "nan" or "equal"; None if there is no such row, or the op
+            gives eager's result.
+    """
 
     causal: bool = False
     bias: ir.Value | None = None
@@ -32,14 +37,16 @@ class Mask:
 #: a mask below this gives a weight of 0 beside any unmasked score
 _LOW = -1e4
 
-#: scores are set to numbers below this by adding them: any score of a usual size is lost in the sum
+#: numbers below this are added to scores instead of setting them: a score of usual size is lost by rounding
 _ABSORBING = -1e30
 
 
 def mask_of(body: Body, a: Attention, amp: bool, own: bool) -> Mask | None:
     """Build the mask of an attention before it; None if `gflow.attention` cannot express it.
 
-    amp: whether operands will be halves. own: for gflow's own CPU kernel, as in `RecognizeOptions`.
+    Args:
+        amp: whether operands will be in half precision.
+        own: for gflow's own CPU kernel, as in `RecognizeOptions`.
     """
     if own and any(isinstance(part, Select) for part in a.mask):
         return _hidden(body, a)
@@ -50,7 +57,7 @@ def mask_of(body: Body, a: Attention, amp: bool, own: bool) -> Mask | None:
     if not all(x is not None and (low(x, -1) > _LOW).all() for x in biases):
         exact = (
             body.types[a.q].dtype in ("f32", "f64") and not amp
-        )  # fills of halves may be infinite
+        )  # in half precision, fills may be infinite
         if a.gradients is not None or not exact or any(s.fill > _ABSORBING for s in selects):
             return None
         return Mask(bias=_bias(body, a), empty="nan")  # where a sum is of -inf alone
@@ -67,9 +74,10 @@ def mask_of(body: Body, a: Attention, amp: bool, own: bool) -> Mask | None:
 
 
 def _hidden(body: Body, a: Attention) -> Mask | None:
-    """A mask that sets scores, as an operand of i1: what it hides is hidden whatever the score is, and NaN too.
+    """A mask that sets scores, as an operand of i1: it hides any score, also NaN.
 
-    What is added besides may stay beside a causal mask, if all of it is added before scores are set, and is finite.
+    Values that are added as well may stay next to a causal mask, if all are added before scores are set, and are
+    finite.
     """
     selects = [part for part in a.mask if isinstance(part, Select)]
     added = [part for part in a.mask if isinstance(part, Added)]
@@ -124,9 +132,9 @@ def _seen(
 
 
 def _bias(body: Body, a: Attention, fill: float | None = None) -> ir.Value | None:
-    """The mask as numbers that are added: what is done to scores, done to zeros.
+    """The mask as numbers that are added: its ops applied to zeros.
 
-    fill: what scores are set to; None for what the program has.
+    fill: the number to which scores are set; None for the program's.
     """
     bias, dtype = None, body.types[a.q].dtype
     for part in reversed(a.mask):  # from the product on
@@ -160,7 +168,7 @@ def fit(a: ir.Value, b: ir.Value) -> list[ir.Value]:
 
 
 def _small(body: Body, value: int, lead: tuple[int, ...]) -> ir.Value:
-    """A mask as [batch or 1, head or 1, position or 1, key or 1]: of a broadcast, what it repeats."""
+    """A mask as [batch or 1, head or 1, position or 1, key or 1]: a broadcast is replaced by its operand."""
     rank, source = body.types[value].rank, body.values[value]
     dims = tuple(range(rank))
     p = body.producer[value]

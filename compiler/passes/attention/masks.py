@@ -13,7 +13,7 @@ from gflow.dialects.constants import is_splat
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 
-#: elements of the largest mask that is evaluated
+#: the maximal number of elements of a mask that is evaluated
 _LIMIT = 1 << 24
 
 _DTYPES = {"i1": bool, "i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}
@@ -37,7 +37,7 @@ _BINARY: dict[str, Callable[..., Any]] = {
 }
 
 
-#: ops that masks are made of
+#: ops that occur in masks
 _MADE_OF = frozenset(
     (*_BINARY, "constant", "iota", "compare", "select", "not", "convert", "transpose", "broadcast", "reshape", "slice")
 )  # fmt: skip
@@ -72,7 +72,7 @@ def evaluate(body: Body, value: int) -> np.ndarray | None:
 
 
 def _apply(body: Body, o: Op, operands: list[np.ndarray]) -> Any:
-    """The result of one op, or None where it is not computed."""
+    """The result of one op; None if the op is not supported."""
     ty = body.types[o.results[0]]
     attrs = read(OPS[o.name], o.op.attributes)
     if o.name == "constant":

@@ -1,6 +1,7 @@
 """Written-out attention in a function body: y = dropout(softmax(scale · q kᵀ + mask)) v.
 
-Reshapes and conversions between float types may lie between any two of these ops. `gradients` matches the backward.
+There may be reshapes and conversions between float types between any two of these ops. `gradients` matches the
+backward.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from .values import (
     users,
 )
 
-#: A number that masked scores are set to is taken for "no weight" below this. In float16, whose numbers end at 65504,
-#: it is the lowest number; a score that is itself lower has another weight here than in eager.
+#: Scores that are set to a number below this count as masked (weight 0). In float16, whose range ends at 65504, it is
+#: the lowest number; a score that is itself lower has another weight than in eager.
 _MASKED = -1e8
 _LOWEST_F16 = -65504.0
 
@@ -84,7 +85,7 @@ def _scores(body: Body, value: int, ops: set[int]) -> tuple[int, int, float, lis
         ops.add(o.index)
         if o.name == "matmul":
             if not scale or not math.isfinite(scale):
-                raise NoMatch  # gradients are divided by it
+                raise NoMatch  # the scale must not be 0, since gradients are divided by it
             return o.operands[0], o.operands[1], scale, mask
         if is_moved(body, o):
             (value,) = o.operands
@@ -114,7 +115,7 @@ def _masked(body: Body, o: Op) -> tuple[int, Select]:
 
 
 def _biased(body: Body, o: Op) -> tuple[int, Added]:
-    """The operand of an addition that a product makes, and the other one."""
+    """The operand of an addition that a product computes, and the other operand."""
     for x, y in (o.operands, o.operands[::-1]):
         if _is_scores(body, x) and not _is_scores(body, y):
             return x, Added(y)

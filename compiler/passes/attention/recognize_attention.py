@@ -19,21 +19,21 @@ After `gflow-recognize-attention,gflow-simplify`:
 
 The scores are then never stored as a whole, in the forward or for the backward.
 
-What is recognized:
+The rules of recognition:
 
 - The scores and weights must have no other reader.
 - A mask becomes `causal` if constants and positions show that it is, and a bias otherwise.
-- A row without a visible key gives what eager gives: NaN where its scores are set to -inf (also in the gradient of v),
-  equal weights where they are set to a large negative number.
+- A row without a visible key has eager's result: NaN if its scores are set to -inf (also in the gradient of v), equal
+  weights if they are set to a large negative number.
 - A bias from outside is recognized only in inference, in float32 and float64: for such rows the logarithm of the sum is
   too inexact for gradients.
 - A score that is set to less than -1e8 counts as masked (in float16: to the lowest number). This differs from eager if
   all other scores of the row are lower still: eager would give the score a weight.
 
-With `own`, the pass recognizes what gflow's own CPU kernel computes exactly as the program states it, non-finite
-numbers included. That is float32 only. A mask that sets scores is an operand of i1 (it hides NaN); a mask that is
-added stays an addition (NaN plus -inf is NaN); a weight of 0 times an infinite value is NaN. The ops get `formula =
-true`, so no other kernel is chosen for them.
+With `own`, the pass recognizes attention for gflow's own CPU kernel, which computes exactly the program's formula,
+also for non-finite numbers. It supports float32 only. A mask that sets scores is an operand of i1 (it hides NaN); a
+mask that is added stays an addition (NaN plus -inf is NaN); a weight of 0 times an infinite value is NaN. The ops get
+`formula = true`, so no other kernel is chosen for them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from .empty_rows import Rows, times
 from .mask_operands import mask_of
 from .match import attentions
 
-#: channels of the widest heads that kernels take
+#: the maximal number of channels of a head that kernels support
 _CHANNELS = 256
 _BHPC = (0, 2, 1, 3)
 
@@ -64,26 +64,26 @@ class RecognizeOptions:
     """Options of gflow-recognize-attention."""
 
     target: str = field(
-        default="cpu", metadata={"doc": "where the program runs: kernels of CPUs take no dropout"}
+        default="cpu", metadata={"doc": "the target; CPU kernels support no dropout"}
     )
     own: bool = field(
         default=False,
         metadata={
-            "doc": "what a processor's own kernel of attention makes as the program says, numbers that are not finite "
-            "included: float32; dropout of weights, too"
+            "doc": "only attention for gflow's own CPU kernel, which computes the program's formula exactly, also for "
+            "non-finite numbers: float32; dropout of weights is supported"
         },
     )
     amp: bool = field(
         default=False,
-        metadata={"doc": "operands will be halves, in which large numbers are infinite"},
+        metadata={"doc": "operands will be in half precision, where large numbers are infinite"},
     )
     min_scores: int = field(
-        default=64 * 64, metadata={"doc": "scores of one head (positions times keys) from which on"}
+        default=64 * 64, metadata={"doc": "the fewest scores of a head (positions times keys)"}
     )
 
 
 def run(function: func.FuncOp, options: RecognizeOptions) -> None:
-    """Write `gflow.attention` for what computes it, where that pays on the target."""
+    """Replace attention that a program writes out by `gflow.attention`, where that is faster on the target."""
     if not _has_softmax(function):
         return
     target = target_of(options.target)
@@ -96,8 +96,8 @@ def run(function: func.FuncOp, options: RecognizeOptions) -> None:
 
 
 def _has_softmax(function: func.FuncOp) -> bool:
-    """Whether an exponential is divided by something, as weights of attention are; reading the whole body takes
-    longer than to find that there is none."""
+    """Whether an exponential is divided by a value, as in softmax. This is a quick test before the whole body is
+    read."""
     for view in function.regions[0].blocks[0].operations:
         op = view.operation
         if op.name == "gflow.div":
@@ -123,7 +123,7 @@ def _is_worth(body: Body, a: Attention, gpu: bool, options: RecognizeOptions) ->
 
 
 def _rewrite(body: Body, a: Attention, options: RecognizeOptions) -> bool:
-    """Whether its mask can be said."""
+    """Replace one attention; returns whether its mask can be expressed."""
     product = body.ops[body.producer[a.y]].op
     with ir.InsertionPoint(product), product.location:
         mask = mask_of(body, a, options.amp, options.own)
@@ -173,19 +173,19 @@ def _gradients(
 
 
 def _replace(body: Body, value: int, by: ir.Value) -> None:
-    """Also for attentions that come later, and read it."""
+    """Replace a value, also in the attentions that come later and read it."""
     body.values[value].replace_all_uses_with(by)
     body.values[value] = by
 
 
 def _batches(lead: tuple[int, ...]) -> tuple[int, int]:
-    """Batch and heads: the dimension before positions has the heads where there are two and more."""
+    """The sizes of batch and heads: with two or more dimensions before positions, the last of them is the heads."""
     return (math.prod(lead[:-1]), lead[-1]) if len(lead) > 1 else (math.prod(lead), 1)
 
 
 @dataclass
 class _Form:
-    """Between operands of products, [.., position, channel], and those of attention."""
+    """Conversions between operands of products, [.., position, channel], and those of attention."""
 
     body: Body
     batch: int

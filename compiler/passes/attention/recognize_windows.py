@@ -1,4 +1,4 @@
-"""Make a mask that compares positions or documents a window, `causal` or documents of `gflow.attention`.
+"""Replace masks that compare positions or documents by a window, `causal` or documents of `gflow.attention`.
 
 Before:
 
@@ -18,16 +18,17 @@ After `gflow-recognize-windows,gflow-simplify`:
 
 No kernel then reads a mask, and blocks of keys that a window or documents hide are not loaded.
 
-- A mask is i1, or is added: numbers at least as low as -1e8 (of float16: the lowest) where it hides, and 0 or others
-  where it does not.
-- Parts of a conjunction that compare i - j with a constant become the window; that compare integers of positions of q
-  with integers of positions of k, documents. Numbers that are read by indices of all positions (`ids[batch, i]`) are
-  these numbers. Other parts stay a mask of i1; numbers that are added stay a bias.
-- A mask of large finite numbers gives a row without a visible key equal weights. It becomes a window only if it is one
-  alone, in which every position sees a key.
-- The gradient of a bias is kept only if what is left has the bias's shape.
-- As in `causal`, a score or a value that is hidden takes no part even if it is NaN or infinite, where a sum with -inf
-  and a product with a weight of 0 would be NaN.
+- A mask is i1, or is added: then hidden keys have numbers of at most -1e8 (in float16, the lowest number), and visible
+  keys have 0 or other numbers.
+- Terms of a conjunction that compare i - j with a constant become the window. Terms that compare an integer for each
+  position of q with an integer for each position of k become documents. Numbers that are read by indices of all
+  positions (`ids[batch, i]`) count as these integers. Other terms stay a mask of i1, and numbers that are added stay a
+  bias.
+- A mask of large finite numbers gives a row without a visible key equal weights. It is replaced only if the window is
+  its only term, and every position sees a key.
+- The gradient of a bias is kept only if the rest of the bias has the same shape.
+- As with `causal`, a hidden score or value has no effect even if it is NaN or infinite. A sum with -inf and a product
+  with a weight of 0 would be NaN.
 """
 
 from __future__ import annotations
@@ -48,17 +49,17 @@ from ..base import Pass
 from .index_masks import Parts, Seen, parts_of, spread
 from .mask_operands import fit
 
-#: operands before the optional ones
+#: the number of operands before the optional ones
 _NEEDED = {"attention": 3, "attention_grad": 6}
 
 
 @record
 class WindowOptions:
-    """No options."""
+    """Options of gflow-recognize-windows: none."""
 
 
 def run(function: func.FuncOp, options: WindowOptions) -> None:
-    """Replace masks of attentions that have one."""
+    """Replace masks by windows and documents."""
     if not _has_mask(function):
         return
     body = read_body(function)
@@ -87,7 +88,7 @@ def _has_mask(function: func.FuncOp) -> bool:
 
 
 def _rewrite(body: Body, o: Op, parts: Parts, at: int) -> None:
-    """Replace one op. at: the number of its bias."""
+    """Replace one op. at: the index of its bias among the operands."""
     attrs: dict[str, Any] = read(OPS[o.name], o.op.attributes)
     first = int(o.name != "attention")
     q, k = (body.types[v] for v in o.operands[first : first + 2])
@@ -113,7 +114,7 @@ def _rewrite(body: Body, o: Op, parts: Parts, at: int) -> None:
 
 
 def _is_exact(parts: Parts, positions: int, keys: int) -> bool:
-    """Whether the mask hides as -inf does: rows without a visible key, too."""
+    """Whether the window hides exactly what -inf hides, also in rows without a visible key."""
     if not parts.finite:
         return True
     alone = not (parts.added or parts.kept or parts.hidden or parts.documents)
@@ -123,7 +124,7 @@ def _is_exact(parts: Parts, positions: int, keys: int) -> bool:
 
 
 def _keeps_gradient(body: Body, parts: Parts, bias: TensorType) -> bool:
-    """Whether what is left of a bias is of its shape, and so is its gradient."""
+    """Whether the rest of a bias has its shape, and therefore the same gradient."""
     if len(parts.added) != 1 or parts.kept or parts.hidden:
         return False
     (x,) = parts.added
@@ -133,7 +134,7 @@ def _keeps_gradient(body: Body, parts: Parts, bias: TensorType) -> bool:
 
 
 def _mask(body: Body, parts: Parts, sizes: tuple[int, ...], bias: TensorType) -> ir.Value | None:
-    """What is left of the mask: a bias of i1 or of numbers; None where nothing is."""
+    """The rest of the mask: a bias of i1 or of numbers; None if nothing remains."""
     every = range(4)
     kept: ir.Value | None = None
     for x, hides in [*((x, False) for x in parts.kept), *((x, True) for x in parts.hidden)]:
@@ -152,7 +153,7 @@ def _mask(body: Body, parts: Parts, sizes: tuple[int, ...], bias: TensorType) ->
 
 
 def _numbers(body: Body, x: Seen, sizes: tuple[int, ...], dim: int) -> ir.Value:
-    """Documents as [batch, position]."""
+    """Numbers of documents as [batch, position]."""
     value = spread(body, x, sizes, (0, dim))
     whole = (sizes[0], sizes[dim])
     if builder.type_of(value).shape != whole:
@@ -161,7 +162,7 @@ def _numbers(body: Body, x: Seen, sizes: tuple[int, ...], dim: int) -> ir.Value:
 
 
 def _limits(attrs: dict[str, Any], parts: Parts, positions: int, keys: int) -> dict[str, Any]:
-    """`causal` and `window`; a limit that hides nothing is left out."""
+    """`causal` and `window`; limits that hide nothing are omitted."""
     left, right = (
         a if b is None else b if a is None else min(a, b)
         for a, b in zip(bounds(attrs), (parts.left, parts.right))

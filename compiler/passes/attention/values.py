@@ -94,7 +94,7 @@ def only_user(body: Body, value: int) -> Op:
 
 
 def is_moved(body: Body, o: Op) -> bool:
-    """Whether an op changes the form of its operand alone, or its float type."""
+    """Whether an op only changes the shape of its operand, or its float type."""
     if o.name == "convert":
         types = (body.types[o.operands[0]].dtype, body.types[o.results[0]].dtype)
         return all(t in FLOATS for t in types)
@@ -102,7 +102,7 @@ def is_moved(body: Body, o: Op) -> bool:
 
 
 def swaps_last(o: Op, rank: int) -> bool:
-    """Whether an op exchanges the last two dimensions of its operand, which has this rank."""
+    """Whether an op exchanges the last two dimensions of its operand, whose rank is given."""
     order = (*range(rank - 2), rank - 1, rank - 2)
     return o.name == "transpose" and tuple(attributes(o)["permutation"]) == order
 
@@ -138,12 +138,12 @@ def _layout(body: Body, value: int) -> Layout:
 
 
 def row_of(body: Body, value: int, kind: str) -> tuple[int, set[int]]:
-    """What a value repeats, in each row of the last dimension, the sum (or the maximum) of.
+    """The value whose reduction along the last dimension a value repeats in each row.
 
-    kind: of the reduction. Returns that value and the ops between.
+    kind: "sum" or "max". Returns that value and the ops in between.
 
     Raises:
-        NoMatch: it repeats something else.
+        NoMatch: the value is no such reduction.
     """
     last = body.types[value].rank - 1
     spread = made_by(body, value, "broadcast")

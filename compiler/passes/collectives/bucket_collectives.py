@@ -23,8 +23,8 @@ A bucket is placed where its last operand is computed, so communication starts d
 placed just before its first reader, since its result is larger than its operand. The gathers of one bucket belong to
 one phase, and each gathers one value.
 
-In the bucket of an all_reduce, the parts are contiguous, one after the other. In that of a reduce_scatter or
-all_gather there is a row for each rank, which holds the parts of that rank. Only collectives that gflow inserted are
+In the bucket of an all_reduce, the operands are contiguous, one after the other. The bucket of a reduce_scatter or
+all_gather has a row for each rank, which holds the shards of that rank. Only collectives that gflow inserted are
 merged (those with `gflow.gradient`). Collectives of the author are not changed.
 """
 
@@ -57,7 +57,7 @@ _KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 
 @record
 class BucketOptions:
-    """How large buckets are."""
+    """Options of gflow-bucket-collectives."""
 
     bytes: int = field(
         default=25 << 20,
@@ -66,7 +66,7 @@ class BucketOptions:
 
 
 def run(function: func.FuncOp, options: BucketOptions) -> None:
-    """Join small collectives of gradients of the function into large ones, in place."""
+    """Merge small collectives of gradients of the function into buckets, in place."""
     if not any(
         GRADIENT in v.operation.attributes for v in function.regions[0].blocks[0].operations
     ):
@@ -77,7 +77,7 @@ def run(function: func.FuncOp, options: BucketOptions) -> None:
     found = [o for o in found if kind_of(o.op) in _KINDS]
     ops = [*(o.op for o in body.ops), body.terminator]
     for bucket in _buckets(body, found, options.bytes):
-        # gathers come late, as what they give is large; others as soon as their operands are there
+        # gathers come late, since their results are large; others as soon as their operands are computed
         late = kind_of(bucket.ops[0].op) == "all_gather"
         _join(bucket.ops, ops[bucket.read if late else bucket.made + 1])
     gone = {o.index for o in found}
@@ -99,8 +99,15 @@ def _read(body: Body, o: Op) -> int:
 
 @dataclass
 class _Bucket:
-    """ops: collectives that are sent as one. operands: what they send. size: their bytes. made: the last op that makes
-    an operand; read: the first that reads a result."""
+    """A bucket of collectives.
+
+    Args:
+        ops: the collectives.
+        operands: their operands.
+        size: their bytes.
+        made: the number of the last op that computes an operand.
+        read: the number of the first op that reads a result.
+    """
 
     ops: list[Op]
     operands: set[int]
@@ -109,13 +116,13 @@ class _Bucket:
     read: int
 
     def takes(self, other: _Bucket, limit: int) -> bool:
-        """Whether another one may become part: all operands are made before any result is read."""
+        """Whether another collective may join: all operands must be computed before any result is read."""
         apart = max(self.made, other.made) >= min(self.read, other.read)
         fits = self.size + other.size <= limit
         return fits and not apart and self.operands.isdisjoint(other.operands)
 
     def add(self, other: _Bucket) -> None:
-        """Make another one part of this."""
+        """Add a collective to this bucket."""
         self.ops += other.ops
         self.operands |= other.operands
         self.size += other.size
@@ -137,7 +144,7 @@ def _buckets(body: Body, found: list[Op], most: int) -> list[_Bucket]:
             attrs.get("reduction"),
             body.types[o.operands[0]].dtype,
             limits,
-            # what the backward reads is not gathered for the forward
+            # a value that only the backward reads is not gathered in the forward
             attrs["kind"] == "all_gather" and source_of(o.op).phase,
         )
         one = _Bucket([o], {o.operands[0]}, _nbytes(body, o), _made(body, o), _read(body, o))
@@ -158,14 +165,15 @@ def _nbytes(body: Body, o: Op) -> int:
 
 
 def _limits(o: Op, most: int) -> tuple[int, ...]:
-    """The most bytes of the first bucket, of the second, …; the last holds for all others."""
+    """The maximal bytes of the first bucket, of the second, …; the last number holds for all further ones."""
     if BUCKETS not in o.op.attributes:
         return (most,)
     return tuple(ir.DenseI64ArrayAttr(o.op.attributes[BUCKETS]))
 
 
 def _rank(body: Body, o: Op) -> tuple[int, int]:
-    """Gathers come in the order in which their results are read, others in that in which operands are made."""
+    """The sort key of a collective: gathers in the order in which their results are read, others in the order in which
+    their operands are computed."""
     return (_read(body, o) if kind_of(o.op) == "all_gather" else _made(body, o), o.index)
 
 
@@ -199,7 +207,7 @@ def _part(value: ir.Value, kind: str, ranks: int) -> ir.Value:
 
 
 def _concatenated(parts: list[ir.Value], dim: int) -> ir.Value:
-    """Parts one after the other, by ops of a few operands: those of one op have few different types."""
+    """Concatenate values, by ops of a few operands each: an op's operands have a limited number of types."""
     while len(parts) > 1:
         groups = [parts[n : n + MIXED_GROUPS] for n in range(0, len(parts), MIXED_GROUPS)]
         parts = [

@@ -36,7 +36,7 @@ from ..base import NoOptions, Pass
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
-    """Bring the collectives of the function to dimension 0 and into one order, in place."""
+    """Convert the collectives of the function to dimension 0, and chain them in one order, in place."""
     for view in list(function.regions[0].blocks[0].operations):
         op = view.operation
         if op.name == f"gflow.{COLLECTIVE}" and "dim" in op.attributes:
@@ -68,14 +68,14 @@ def _first(op: ir.Operation) -> None:
 def _exchange(
     x: ir.Value, dim: int, other: int, attrs: dict[str, Any]
 ) -> tuple[ir.Value, ir.Operation]:
-    """An all_to_all that takes one dimension apart and concatenates another one."""
+    """An all_to_all that splits one dimension and concatenates another one."""
     ranks, ty = attrs["ranks"], builder.type_of(x)
     to_front = _front(ty.rank, dim)
     made = builder.build_op(COLLECTIVE, [builder.transpose(x, to_front)], attrs)
-    got = made.results[0]  # parts by rank in the first dimension
+    got = made.results[0]  # the shards of all ranks along the first dimension
     shape = builder.type_of(got).shape
     apart = builder.reshape(got, (ranks, shape[0] // ranks, *shape[1:]))
-    # ranks go before the dimension that is concatenated
+    # the dimension of ranks moves before the one that is concatenated
     rest = [to_front.index(d) + 1 for d in range(ty.rank)]
     rest.insert(other, 0)
     final = list(ty.shape)

@@ -48,19 +48,19 @@ from .streams import Streams, schedule
 
 #: ops that only reshape a gathered value
 _FORMS = ("reshape", "slice", "transpose", "broadcast", "concatenate", "convert")
-#: of how many collectives what they send may come late
+#: the numbers of collectives whose operands may be delayed
 _LATE = 6
 
 
 @record
 class OverlapOptions:
-    """Whose times count."""
+    """Options of gflow-overlap-collectives."""
 
     device: str = field(
         default="cpu", metadata={"doc": f"the device of the ranks: {', '.join(DEVICES)}"}
     )
     network: str = field(
-        default="", metadata={"doc": "the network between them; by default that of the device"}
+        default="", metadata={"doc": "the network between ranks; by default that of the device"}
     )
     growth: float = field(
         default=0.05, metadata={"doc": "the allowed increase of the peak of live bytes, as a share"}
@@ -76,7 +76,7 @@ def run(function: func.FuncOp, options: OverlapOptions) -> Kept | None:
     block = function.regions[0].blocks[0]
     if not any(GRADIENT in v.operation.attributes for v in block.operations):
         return Kept.BODY
-    # start-up: few programs have collectives
+    # imported here for start-up time: few programs have collectives
     from gflow.compiler.distribution.program_events import collective_seconds
     from gflow.compiler.targets.links import network_of
 
@@ -127,7 +127,7 @@ def _best(
     most = lives.lower_bound * (1 + growth)
     program = list(range(len(streams.seconds)))
     best, least = program, float("inf")
-    # by collective, in their order, the products that it sends
+    # for each collective, in order, the products that it sends
     products: dict[int, list[int]] = {}
     for i, by in streams.sent_by.items():
         if i in contractions:

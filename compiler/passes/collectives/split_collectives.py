@@ -30,7 +30,7 @@ from gflow.dialects.ops.distribution import COLLECTIVE, START, WAIT
 
 from ..base import Kept, NoOptions, Pass
 
-#: reductions of gradients that are sent at the same time
+#: the maximal number of reductions of gradients in flight
 IN_FLIGHT = 2
 
 
@@ -42,7 +42,7 @@ def run(function: func.FuncOp, options: NoOptions) -> Kept | None:
     _sink_views(function)
     body = read_body(function)
     at = layouts(function, body)
-    # where each argument is written
+    # the op that writes each argument
     written = {
         body.arguments[alias]: body.producer[v]
         for v, alias in zip(body.returned, aliases(function, body))
@@ -50,7 +50,7 @@ def run(function: func.FuncOp, options: NoOptions) -> Kept | None:
     }
     sums = [o.index for o in body.ops if o.name == COLLECTIVE and _reduces_gradient(o.op)]
     soon = dict(zip(sums, sums[IN_FLIGHT:]))
-    found: list[tuple[int, int]] = []  # each collective, and the op that its wait stands before
+    found: list[tuple[int, int]] = []  # each collective, and the op before which its wait is placed
     for o in body.ops:
         if o.name != COLLECTIVE:
             continue
@@ -70,9 +70,9 @@ def _reduces_gradient(op: ir.Operation) -> bool:
 
 
 def _sink_views(function: func.FuncOp) -> None:
-    """Views stand just before the first op that reads them."""
+    """Move views just before the first op that reads them."""
     body = read_body(function)
-    first: dict[int, int] = {}  # op → the op that it now stands before
+    first: dict[int, int] = {}  # op → the op before which it is now
     for o in reversed(body.ops):
         users = [first.get(u, u) for r in o.results for u in body.users[r]]
         if o.name in VIEW_OPS and users and o.results[0] not in body.returned:
@@ -83,7 +83,7 @@ def _sink_views(function: func.FuncOp) -> None:
 
 
 def _split(op: ir.Operation, before: ir.Operation) -> ir.Operation:
-    """Start `op` where it stands, and wait before another op; the start."""
+    """Replace `op` by its start, and place its wait before another op. Returns the start."""
     attrs = attributes_read(op)
     extra = {k: v for k, v in attributes_of(op).items() if k.startswith("gflow.")}
     with op.location:

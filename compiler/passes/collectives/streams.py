@@ -1,8 +1,8 @@
-"""An order of ops for two streams: a device computes, and links between ranks move what collectives send meanwhile.
+"""An order of ops for two streams: computation on a device, and communication between ranks.
 
-A list schedule by simulated time. Of the ops that are ready the first in program order runs, unless it reads what a
-collective has not brought yet. Collectives whose operand the program computes start as soon as it is there. Gathers of
-what was there before the call start so that they end just before their first reader: what they give is large.
+It is a list schedule by simulated time. Among ready ops the first in program order runs, unless it reads a result of a
+collective that is not complete. Collectives whose operand the program computes start as soon as it is ready. Gathers
+of arguments start so that they end just before their first reader, since their results are large.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gflow.dialects.records import record
 
 from ..schedule.dependences import Dependences
 
-#: a gather starts earlier than it must by this share of its time: floors of computations are no predictions
+#: a gather starts earlier than necessary by this share of its time, since times of computations are lower bounds
 _EARLIER = 0.25
 
 
@@ -47,12 +47,12 @@ class Streams:
 
     @cached_property
     def begin(self) -> list[float]:
-        """When each op would begin in program order if nothing were waited for."""
+        """The start of each op in program order if nothing had to wait."""
         return [0.0, *accumulate(self.seconds)]
 
     @cached_property
     def needs(self) -> dict[int, list[int]]:
-        """The gathers of what was there before the call, in the order of their readers: what each needs first."""
+        """The gathers of arguments, in the order of their readers, with the first reader of each."""
         sends = [i in self.sending for i in range(len(self.seconds))]
         after_any = list(sends)
         for i in range(len(sends)):
@@ -110,7 +110,7 @@ class Streams:
 
     @cached_property
     def sent_by(self) -> dict[int, int]:
-        """For each op whose results nothing but collectives reads the last of these."""
+        """For each op whose results only collectives read, the last of these collectives."""
         last: dict[int, int] = {}
         for i in reversed(self.only_sent):
             last[i] = max(last.get(u, u) for u in self.found.after[i])
@@ -118,7 +118,7 @@ class Streams:
 
     @cached_property
     def only_sent(self) -> list[int]:
-        """The ops whose results nothing but collectives reads: gradients of weights, and what forms them."""
+        """The ops whose results only collectives read: gradients of weights, and the ops on them."""
         kept = [False] * len(self.seconds)
         returned = set(self.body.returned)
         for o in reversed(self.body.ops):
@@ -158,7 +158,7 @@ class _Run:
         self.s, self.late = streams, late
         count = len(streams.seconds)
         self.waiting = [len(b) for b in streams.found.before]
-        self.there = [0.0] * count  # when what an op reads is there
+        self.there = [0.0] * count  # when the operands of an op are ready
         self.done = [False] * count
         self.order: list[int] = []
         self.now = self.links = 0.0
@@ -181,12 +181,12 @@ class _Run:
                     self._take(i)
             elif self.blocked:
                 self.now = self.blocked[0][0]
-            elif len(self.order) < len(self.done):  # gathers alone are left
+            elif len(self.order) < len(self.done):  # only gathers remain
                 self._start_gather()
         return self.order, max(self.now, self.links)
 
     def _enter(self, i: int) -> None:
-        """All that an op needs has come before it."""
+        """Add an op whose operands are computed to the ready ops."""
         if i in self.s.needs:
             return
         if i in self.s.sending:
@@ -205,7 +205,7 @@ class _Run:
         """Start the gathers whose readers are near."""
         while self.lowest < len(self.done) and self._passed(self.lowest):
             self.lowest += 1
-        # before the op that comes next, if it would be too late after it
+        # before the next op, if it would be too late after it
         next_ = self.s.seconds[self.ready[0][-1]] if self.ready else 0.0
         while self.gathers:
             i = self.gathers[0]
@@ -216,7 +216,7 @@ class _Run:
             self._start_gather()
 
     def _passed(self, i: int) -> bool:
-        """Whether an op does not tell how far the program has come."""
+        """Whether an op does not show how far the program has progressed."""
         return self.done[i] or i in self.late or i in self.s.sending or i in self.s.forms
 
     def _start_gather(self) -> None:

@@ -13,9 +13,9 @@ After:
         : (tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<i8>)
     %3 = "gflow.tanh"(%2) : …
 
-All ranks run the same IR. Values that depend on the rank come from `gflow.shard`: the part of a global value, the
-offset of its positions, and its random numbers (different parts of a value draw different numbers, ranks with the
-same part draw equal ones). A value is resharded once for each sharding that its readers need, before the first such
+All ranks run the same IR. Values that depend on the rank come from `gflow.shard`: the shard of a global value, the
+offset of its positions, and its random numbers (different shards of a value draw different numbers, ranks with the
+same shard draw equal ones). A value is resharded once for each sharding that its readers need, before the first such
 reader. Dimensions are split evenly or not at all.
 """
 

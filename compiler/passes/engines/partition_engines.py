@@ -1,4 +1,4 @@
-"""Partition the program: parts for another engine become `gflow.engine` regions, the rest keeps gflow's kernels.
+"""Partition the program: ops for another engine form `gflow.engine` regions, the rest keeps gflow's kernels.
 
 Before, where `%k` is a call into PyTorch that the engine does not support:
 
@@ -20,9 +20,9 @@ Each op gets a number: how often its operands have crossed between the engine an
 number form one region, so no two regions depend on each other cyclically. An op that could be in several regions joins
 the last of them, which usually holds most of the step.
 
-Modules that engines run (`gflow.engines = ["xla:model.encoder"]` on the function, of `gflow.XRTModule`) come first:
-their engines get the ops of their forward and backward, by the locations of these. What is left goes to `engine`, or
-with `modules-only` stays.
+Modules that engines run (`gflow.engines = ["xla:model.encoder"]` on the function, from `gflow.XRTModule`) come first:
+their engines get the ops of their forward and backward, by the locations of these ops. The remaining ops go to
+`engine`, or stay with gflow if `modules-only` is set.
 
 Some supported ops stay with gflow: regions that take the device less than `min-cost` microseconds, and checks of values
 together with their operands where those are cheap, since an update may be written in place only after the last check.
@@ -87,7 +87,7 @@ def run(function: func.FuncOp, options: Options) -> None:
 def _partition(
     function: func.FuncOp, engine: str, form: Form, min_cost: float, modules: dict[str, str] | None
 ) -> None:
-    """Regions of one engine. modules: those that engines run; None: any op is for the engine."""
+    """Form the regions of one engine. modules: the modules that it runs; None: any op is for the engine."""
     body = read_body(function)
     why = _reasons(body, form)
     if modules is not None:
@@ -98,7 +98,7 @@ def _partition(
     level = _levels(body, why)
     _drop_small(body, why, level, min_cost)
     for o in body.ops:
-        if not why[o.index] and STAYS in o.op.attributes:  # for the engine of its module
+        if not why[o.index] and STAYS in o.op.attributes:  # the op belongs to its module's engine
             del o.op.attributes[STAYS]
         if why[o.index] not in ("", _ELSEWHERE):
             o.op.attributes[STAYS] = ir.StringAttr.get(why[o.index])
@@ -113,7 +113,7 @@ def _partition(
         _rewrite(body, why, level, regions, engine, wanted)
 
 
-#: the most microseconds of ops that are duplicated for a check
+#: the maximal time in microseconds of ops that are duplicated for a check
 _CHECK_COST = 20.0
 
 

@@ -63,7 +63,8 @@ class FreezeOptions:
     """Options of gflow-freeze."""
 
     growth: int = field(
-        default=4, metadata={"doc": "the most bytes of a result for each byte that it is made of"}
+        default=4,
+        metadata={"doc": "the most bytes of a stored value for each byte of its operands"},
     )
 
 

@@ -55,7 +55,7 @@ _READERS = ("matmul", "convolution", "take")
 class QuantizeOptions:
     """Options of gflow-quantize-weights."""
 
-    bits: int = field(default=8, metadata={"doc": "of an element: 8 or 4"})
+    bits: int = field(default=8, metadata={"doc": "the bits of an element: 8 or 4"})
     least: int = field(default=4096, metadata={"doc": "the fewest elements of a weight"})
 
 

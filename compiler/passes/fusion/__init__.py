@@ -5,12 +5,12 @@ emit             from groups to `gflow.fused` ops, in an order that respects eve
 epilogue         joining a pointwise kernel to the contraction whose result it reads: bias, activation, residual
                  add
 fuse             group elementwise ops and reductions into kernels
-groups           groups: kernels in the making, and what may stand together in one
+groups           groups: sets of ops that become kernels, and which ops may share one
 grow             growing groups op by op, then joining groups that read the same data
 hoist            pointwise kernels that read arguments alone run first, next to each other, so that they can
                  share launches
-join_reductions  sum columns in the kernel that walks the rows
-merge_updates    run the updates of all parameters in few kernels, after the last gradient is known
+join_reductions  computes column sums in the row kernel that reads the same values
+merge_updates    runs the updates of all parameters in few kernels, after the last gradient is known
 parts            the first part of a kernel that reduces: up to a value that is stored, and that the rest goes
                  through
 recompute        repeating a value's expression in the groups that read it, where that saves memory traffic

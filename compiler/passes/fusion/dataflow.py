@@ -1,11 +1,11 @@
-"""What fusion knows of each op and value of a function, without deciding anything.
+"""The ops and values of a function as fusion sees them, without any decision.
 
 An op is of one of four kinds:
 
-    elementwise   its result at a position depends on its operands at that position (and on it)
+    elementwise   its result at a position depends on its operands at that position (and on the position)
     reduce        it combines dimensions of its operand
     free          constants, iotas, broadcasts, reshapes that only add or remove dimensions of
-                  size 1, and conversions of halves to wider floats that only kernels read:
+                  size 1, and conversions from half precision to wider floats that only kernels read:
                   repeated in every kernel that needs them, so they are never stored
     other         everything else: not part of a kernel that fusion makes
 """
@@ -22,8 +22,7 @@ from gflow.dialects.types import HALVES, without_ones
 
 Kind = Literal["elementwise", "reduce", "free", "other"]
 
-#: for each dimension of a value, the dimension of an index space it runs along; -1 where it
-#: runs along none (its size is 1)
+#: for each dimension of a value, the dimension of an index space that it runs along; -1 if none (its size is 1)
 DimMap = tuple[int, ...]
 
 
@@ -59,7 +58,7 @@ class Dataflow:
         return [b for b in found if b >= 0]
 
     def _free_casts(self) -> None:
-        """Halves are loaded as halves: widening them is never worth a wider value in memory."""
+        """Widening conversions of half-precision values are free: kernels load the half-precision value."""
         body = self.body
         outside = set(body.returned)  # values that something other than a kernel reads
         for o in reversed(body.ops):
@@ -79,7 +78,7 @@ class Dataflow:
             return "elementwise"
         match o.name:
             case "reduce":
-                # argmax and argmin find positions: no kernel combines those
+                # argmax and argmin return positions, which kernels do not combine
                 return "other" if self.attrs[o.index]["kind"].startswith("arg") else "reduce"
             case "constant":
                 return "free" if is_splat(o.op.attributes["value"]) else "other"

@@ -7,17 +7,16 @@
       "gflow.yield"(%2)                            "gflow.yield"(%2)
     }) {kind = "pointwise"}                      }) {kind = "contraction"}
 
-That saves storing the contraction's result and loading it again, or, where others read the result
-too, loading it once.
+This saves a store and a load of the contraction's result, or one load if the result has other readers.
 
-With `split_reductions`, a kernel that reduces (a norm, a bias's gradient) gives up its first part, where that
-stores a value through which all the rest goes: the part follows the contraction, the rest loads that value.
+With `split_reductions`, a kernel that reduces (a norm, a bias's gradient) is split if its first part stores a value on
+which alone the rest depends: the first part becomes the epilogue, and the rest loads that value.
 
-No circle can arise: give every op and group a key, (level, -1) before anything is joined and (level
-of the contraction, its number) for what is joined. All that a unit reads has a lower key: a
-contraction reads lower levels, and a group is joined only if all else that it reads has a lower key
-than the contraction. Joining raises the contraction's own key, so it is left alone where a group that
-was joined to an earlier one of its level reads its result.
+No cyclic dependence can arise. Every op and group has a key: (level, -1) before any is joined, and (level of the
+contraction, its number) after it was joined. All operands of a unit have lower keys: a contraction reads lower levels,
+and a group is joined only if all its other operands have a lower key than the contraction. Joining raises the
+contraction's own key. Therefore a contraction is not joined if a group that was joined to an earlier contraction of
+its level reads its result.
 """
 
 from __future__ import annotations

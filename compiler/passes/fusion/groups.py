@@ -17,8 +17,10 @@ from .dataflow import Dataflow, DimMap
 class FuseOptions:
     """Options of gflow-fuse: limits of a kernel."""
 
-    max_ops: int = field(default=160, metadata={"doc": "ops in one kernel"})
-    max_inputs: int = field(default=40, metadata={"doc": "operands of one kernel"})
+    max_ops: int = field(default=160, metadata={"doc": "the maximal number of ops in one kernel"})
+    max_inputs: int = field(
+        default=40, metadata={"doc": "the maximal number of operands of one kernel"}
+    )
     recompute_cost: int = field(
         default=20,
         metadata={
@@ -120,7 +122,7 @@ class Group:
         return _map_in(self.space, self.reduced, shape)
 
 
-# fusion asks these for every value that it considers, and a program has few shapes
+# cached: fusion calls these for every value that it considers, and a program has few shapes
 
 
 @lru_cache(maxsize=1 << 14)
@@ -162,11 +164,11 @@ def union(group: Group, others: Sequence[Group]) -> Group:
 class Grouping:
     """The groups of a function.
 
-    group_of: op number → the group that stores its results (a group may also repeat the ops of
-        another one).
-    updates: values that replace an argument's. update_ops: elementwise ops from which nothing else
-        is computed.
-    absorbed: reshapes that only a group with a contraction needs.
+    Args:
+        group_of: op number → the group that stores its results (a group may also repeat the ops of another one).
+        updates: values that replace an argument's.
+        update_ops: elementwise ops from which only updates are computed.
+        absorbed: reshapes that only a group with a contraction needs.
     """
 
     def __init__(
@@ -178,14 +180,14 @@ class Grouping:
         self.groups: list[Group] = []
         self.group_of: dict[int, int] = {}
         self.absorbed: set[int] = set()
-        self._level = [0] * len(self.body.ops)  # of ops that are in no group
+        self._level = [0] * len(self.body.ops)  # levels of ops that are in no group
 
     def owner(self, value: int) -> int | None:
         """The group that computes a value; None for arguments and for values of ops outside of groups."""
         return self.group_of.get(self.body.producer[value])
 
     def level_of(self, value: int) -> int:
-        """0 for arguments and constants."""
+        """The level of a value's producer; 0 for arguments and constants."""
         base = self.flow.base(value)
         p = self.body.producer[base] if base >= 0 else -1
         if p < 0:
@@ -216,7 +218,7 @@ class Grouping:
     def small_enough(self, group: Group, more: Iterable[int] = ()) -> bool:
         """Whether a fused op can have this many operands, and this many types of them.
 
-        more: values that would be added to the group's inputs (-1: constants, which count not).
+        more: values that would be added to the group's inputs (-1: constants, which do not count).
         """
         inputs = group.inputs | {b for b in more if b >= 0}
         types = {self.body.types[v] for v in inputs}
@@ -252,7 +254,7 @@ class Grouping:
 
 
 def same_space(a: Group, b: Group) -> bool:
-    """Whether two groups walk one index space and reduce the same dimensions, if they reduce."""
+    """Whether two groups have the same index space and, if both reduce, reduce the same dimensions."""
     return a.space == b.space and (a.reduced is None or b.reduced is None or a.reduced == b.reduced)
 
 
@@ -262,7 +264,7 @@ def numel(shape: tuple[int, ...]) -> int:
 
 
 def _update_ops(flow: Dataflow, updates: frozenset[int]) -> frozenset[int]:
-    """Elementwise ops from which nothing but values in `updates` is computed."""
+    """Elementwise ops from which only values in `updates` are computed."""
     body = flow.body
     plain = set(body.returned) - updates
     found: set[int] = set()

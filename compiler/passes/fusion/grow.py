@@ -1,7 +1,7 @@
 """Grows groups op by op, then joins groups that read the same data.
 
-An op joins a group only if all else that it reads has a lower level than the group. So a group's
-level never changes, and whether a circle would arise is decided by looking at the op alone.
+An op joins a group only if all its other operands have a lower level than the group. Therefore a group's level never
+changes, and the op alone shows whether a cyclic dependence would arise.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from gflow.dialects.types import without_ones
 
 from .groups import Group, Grouping, numel, same_space, union
 
-#: fewer independent rows than this are not worth a kernel that walks each row several times on
-#: one thread, unless the whole index space has no more than `_SMALL` elements
+#: with fewer independent rows, a kernel that reads each row several times on one thread is too slow, unless the index
+#: space has at most `_SMALL` elements
 _MIN_ROWS = 8
 _SMALL = 32768
 
-#: elements from which on it pays to join independent groups for one load they share
+#: with more elements, independent groups are joined for one load that they share
 _SHARED_LOAD = 1024
 
 
@@ -105,7 +105,7 @@ def _try_join(grouping: Grouping, o: Op, gi: int, bases: Sequence[int]) -> bool:
 def _fits(grouping: Grouping, o: Op, g: Group, bases: Sequence[int]) -> bool:
     """Whether one kernel can hold the group and `o`."""
     flow = grouping.flow
-    # a kernel goes on over the whole space after a reduction only where it holds rows, or short columns
+    # a kernel continues over the whole space after a reduction only if it keeps rows, or short columns
     short = numel(g.space) <= grouping.options.column_length * numel(g.kept)
     goes_on = (g.is_row or short) and (numel(g.kept) >= _MIN_ROWS or numel(g.space) <= _SMALL)
     follows = any(b in g.after for b in bases)
@@ -123,7 +123,7 @@ def _fits(grouping: Grouping, o: Op, g: Group, bases: Sequence[int]) -> bool:
     own = g.map_in(shape)
     if own is None:
         return False
-    # what it reads of the group must be computed at the position where it reads it
+    # values of the group that it reads must be computed at the position where it reads them
     members = set(g.members)
     for v in o.operands:
         base, at = flow.pull(v, own)
@@ -150,8 +150,8 @@ def merge_siblings(grouping: Grouping) -> None:
 
 def _can_share(grouping: Grouping, a: Group, b: Group) -> bool:
     """Whether two independent groups can become one kernel."""
-    # a group that goes on past its reductions over the whole space cannot take up foreign
-    # column reductions
+    # a group that continues over the whole space after its reductions cannot take column reductions of
+    # another group
     like_kinds = (
         (a.reduced is None) == (b.reduced is None)
         or a.is_row == b.is_row

@@ -41,7 +41,7 @@ class HoistOptions:
     """Options of gflow-hoist."""
 
     small: int = field(
-        default=65536, metadata={"doc": "bytes of a result that does not count as memory"}
+        default=65536, metadata={"doc": "the most bytes of a result that may always be moved"}
     )
 
 
@@ -69,7 +69,8 @@ def _is_pointwise(o: Op) -> bool:
 
 
 def _costs_nothing(lives: Lives, value: int, peak: int, small: int) -> bool:
-    """Whether a value may be live from the beginning on: it is small, or it is live at the memory peak in any case."""
+    """Whether a value may be live from the start of the function: it is small, or it is live at the memory peak in any
+    case."""
     if value not in lives.buffer_of or value in lives.taken:
         return False
     needed = lives.body.producer[value] <= peak <= lives.buffers[lives.buffer_of[value]].end

@@ -14,8 +14,8 @@ Before `gflow-fuse`, which makes a row kernel and a column kernel of this, both 
       return %d, %u : tensor<4096x256xf32>, tensor<256xf32>
     }
 
-After `gflow-fuse,gflow-join-reductions` the first kernel also gives partial sums over blocks of rows, and the second
-adds these up:
+After `gflow-fuse,gflow-join-reductions` the first kernel also computes partial sums over blocks of rows, and the
+second adds these up:
 
     func.func @f(%x: …) -> … {
       %0:2 = "gflow.fused"(%x, %g) ({
@@ -41,9 +41,9 @@ row kernel loads or computes all full-size operands of the column kernel; either
 that follow the sums (updates of several parameters) are one kernel where no op in between needs their results. The pass
 is for devices that run one program instance for each block of rows.
 
-A column kernel that reads only what a matrix product gives, with what follows the product (the gradient of a bias
-before an activation), joins the product in the same way: its tiles leave the sums of 64 rows each. The pass asks that
-the product has tiles enough without split-K, and that no row kernel can sum the columns.
+A column kernel that reads only the result of a matrix product after its epilogue (the gradient of a bias before an
+activation) joins the product in the same way: each of the product's tiles computes the sums of 64 rows. This requires
+that the product has enough tiles without split-K, and that no row kernel can sum the columns.
 """
 
 from __future__ import annotations
@@ -68,20 +68,19 @@ from ..base import Pass
 class JoinOptions:
     """Options of gflow-join-reductions."""
 
-    least_rows: int = field(default=2048, metadata={"doc": "rows of a kernel"})
-    programs: int = field(
-        default=528, metadata={"doc": "blocks that its rows are divided into, at most"}
-    )
-    shortest: int = field(default=128, metadata={"doc": "elements of a row, at least"})
-    longest: int = field(default=4096, metadata={"doc": "elements of a row, at most"})
-    max_inputs: int = field(default=40, metadata={"doc": "operands of one kernel"})
+    least_rows: int = field(default=2048, metadata={"doc": "the fewest rows of a kernel"})
+    programs: int = field(default=528, metadata={"doc": "the most blocks of its rows"})
+    shortest: int = field(default=128, metadata={"doc": "the fewest elements of a row"})
+    longest: int = field(default=4096, metadata={"doc": "the most elements of a row"})
+    max_inputs: int = field(default=40, metadata={"doc": "the most operands of one kernel"})
 
 
-#: runs are multiples of it: as many rows as a program may take at once
+#: blocks of rows are multiples of this: the maximal number of rows that a program processes at once
 _TILE = 8
-#: the rows of a product's tile that are summed; its tiles have a multiple of that
+#: the rows of a product's tile that one partial sum covers; the tile's height is a multiple of it
 _PRODUCT_RUN = 64
-#: a tile of a product that fills a device without split-K, and how many programs of row kernels stand for one
+#: a tile with which a product fills a device without split-K, and the number of programs of row kernels equivalent to
+#: one tile
 _PRODUCT_TILE, _PER_TILE = 128 * 128, 4
 #: element types of products whose tiles may be that large
 _PRODUCT_TYPES = ("f16", "bf16", "f32")
@@ -91,8 +90,11 @@ _PRODUCT_TYPES = ("f16", "bf16", "f32")
 class _Columns:
     """A kernel with column sums.
 
-    wide, gives: operands and results over the whole index space. sums: the reductions. before: the ops that compute the
-    summed values and the results over the whole index space. after: the ops on the sums.
+    Args:
+        wide, gives: operands and results over the whole index space.
+        sums: the reductions.
+        before: the ops that compute the summed values and the results over the whole index space.
+        after: the ops on the sums.
     """
 
     o: Op
@@ -127,7 +129,7 @@ def run(function: func.FuncOp, options: JoinOptions) -> None:
     order = _Order(body)
     near: dict[
         int, list[tuple[Op, tuple[int, ...]]]
-    ] = {}  # value → kernels of rows that read or make it
+    ] = {}  # value → row kernels that read or compute it
     found: dict[int, list[_Columns]] = {}
     for o in body.ops:
         space = _space_of(o, "row")
@@ -176,7 +178,7 @@ def _is_product(o: Op) -> bool:
 
 
 def _product_space(o: Op, options: JoinOptions) -> tuple[int, ...]:
-    """The index space of what follows a product that may sum columns on its tiles; () for another op."""
+    """The index space of the epilogue of a product that may sum columns on its tiles; () for another op."""
     root = root_of(o.op) if o.name == "fused" else None
     if root is None or root.name != "gflow.matmul":
         return ()
@@ -247,8 +249,8 @@ def _cone(
 
 
 def _can_join(order: _Order, r: Op, c: _Columns) -> bool:
-    """Whether a kernel of rows of the same space, or a product, may sum columns: it stands where it can, and has all
-    of them."""
+    """Whether a row kernel over the same space, or a product, may sum columns: it comes at a possible position, and
+    has all values."""
     if _is_product(r) and (c.gives or not c.wide <= {*r.results}):
         return False
     feeds = not c.gives.keys().isdisjoint(r.operands)
@@ -263,7 +265,7 @@ def _can_join(order: _Order, r: Op, c: _Columns) -> bool:
 
 
 def _shared(r: Op, c: _Columns) -> int:
-    """The number of large values that both read or write."""
+    """The number of large values that both kernels read or write."""
     return len(c.wide & {*r.operands, *r.results}) + len(c.gives.keys() & set(r.operands))
 
 
@@ -316,9 +318,9 @@ def _join(order: _Order, r: Op, columns: Sequence[_Columns], options: JoinOption
 def _groups(
     order: _Order, r: Op, columns: Sequence[_Columns]
 ) -> Iterable[tuple[list[_Columns], int]]:
-    """The kernels that what follows the sums becomes, each with the op that it stands before (or replaces).
+    """Partition the ops that depend on the sums into kernels, each with the op that it precedes (or replaces).
 
-    It is one where none of its results is read before the last of them stood.
+    They are one kernel if none of its results is read before the position of the last of them.
     """
     at = max([r.index, *(c.o.index for c in columns)])
     users = order.users(v for c in columns for v in c.sums_to)
@@ -329,7 +331,7 @@ def _groups(
 
 
 class _Region:
-    """A fused op in the making: its operands, and the values of its region by those they stand for."""
+    """A fused op under construction: its operands, and the values of its region by the values that they represent."""
 
     def __init__(self, kind: str, operands: Iterable[ir.Value], results: Sequence[TensorType]):
         self.operands = sorted(dict.fromkeys(operands), key=lambda v: str(v.type))
@@ -338,7 +340,7 @@ class _Region:
         self.inside = dict(zip(self.operands, self.block.arguments))
 
     def enter(self, old: ir.Operation) -> dict[ir.Value, ir.Value]:
-        """The arguments of another op's region as values of this one."""
+        """Make the arguments of another op's region values of this one."""
         arguments = old.regions[0].blocks[0].arguments
         pairs = zip(arguments, old.operands)
         return {a: self.inside[v] for a, v in pairs if v in self.inside}
@@ -358,7 +360,8 @@ class _Region:
 def _build_rows(
     body: Body, r: Op, columns: Sequence[_Columns], length: int
 ) -> dict[ir.Value, ir.Value]:
-    """The kernel of rows, or the product, with the partial sums of columns; these by the result that they are for."""
+    """Build the row kernel, or the product, with the partial sums of columns. Returns the partial sums by the result
+    that they are for."""
     given = {v: c.o.op.results[c.o.results.index(v)] for c in columns for v in c.gives}
     joined = {r.index, *(c.o.index for c in columns)}
     returned = set(body.returned)
@@ -406,7 +409,7 @@ def _build_rows(
 def _build_columns(
     columns: Sequence[_Columns], sums: dict[ir.Value, ir.Value], before: ir.Operation
 ) -> None:
-    """What follows the sums, as one kernel over the partial sums."""
+    """Build the ops that depend on the sums, as one kernel over the partial sums."""
     outputs: list[tuple[TensorType, ir.Value, ir.Value]] = []
     operands: list[ir.Value] = []
     for c in columns:

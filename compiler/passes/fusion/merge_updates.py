@@ -48,7 +48,7 @@ class MergeOptions:
 
 
 def run(function: func.FuncOp, options: MergeOptions) -> None:
-    """Merge the updates of parameters of the function into few kernels behind the last gradient."""
+    """Merge the updates of parameters of the function into few kernels after the last gradient."""
     body = read_body(function)
     targets = {
         v: body.arguments[alias]

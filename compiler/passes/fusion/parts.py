@@ -6,7 +6,7 @@
       yield %2, %3
     }) {kind = "row"}
 
-By itself that would load a value once more. It pays where the first part becomes the epilogue of the contraction,
+The split alone adds a load of one value. It is worthwhile if the first part becomes the epilogue of the contraction,
 whose own result then needs no memory.
 """
 

@@ -10,7 +10,7 @@ from gflow.dialects.ops import OPS
 
 from .groups import Group, Grouping, numel
 
-#: a load smaller than the value by this factor costs nothing next to it
+#: a load that is smaller than the value by this factor is free
 _NEGLIGIBLE = 8
 
 
@@ -43,7 +43,7 @@ def recompute(grouping: Grouping) -> None:
         owner = grouping.owner(v)
         if owner is None or groups[owner].sealed:
             continue
-        # from what is stored anyway, or from what the group loads
+        # from values that are stored in any case, or that the group loads
         cones: list[_Cone] = []
         for stop in stops:
             cone = _cone(grouping, v, groups[owner], stop)
@@ -54,7 +54,7 @@ def recompute(grouping: Grouping) -> None:
         chosen = [_cheapest(grouping, v, cones, target, small) for target in targets]
         vanishes = v not in stored and all(c and c[0] <= 1 for c in chosen)
         for target in targets:
-            # asked again: what was repeated in it before may have filled it up
+            # checked again: earlier repetitions may have exhausted its limits
             best = _cheapest(grouping, v, cones, target, small and vanishes)
             if best is not None and (vanishes or best[0] == 0):
                 target.members = sorted({*target.members, *best[1].ops})
@@ -95,8 +95,8 @@ def _can_repeat(grouping: Grouping, v: int, cone: _Cone, g: Group) -> bool:
 
 
 def _cone(grouping: Grouping, v: int, g: Group, stop: Callable[[int], bool]) -> _Cone | None:
-    """What computes `v` in its group, from values that `stop` where it comes by them; None if a
-    reduction is part of it. With `recompute_normalized` what reductions gave is loaded."""
+    """The ops that compute `v` in its group, up to values in `stop` where they meet them; None if a reduction is one
+    of them. With `recompute_normalized`, results of reductions are loaded."""
     body, flow = grouping.body, grouping.flow
     through, size = grouping.options.recompute_normalized, flow.body.types[v].numel
     cone = _Cone([], set(), 0)

@@ -68,7 +68,8 @@ class LayoutRewriter(Rewriter):
         self._lazy: set[ir.Value] = set()
         self.forced = False
         self._transposed: dict[ir.Value, ir.Value] = {}
-        #: broadcasts that are being brought to channels last: the transpose of one becomes that broadcast again
+        #: broadcasts that are being converted to channels last: simplification would turn the transpose of one into
+        #: that broadcast again
         self.under_way: set[tuple[ir.Value, tuple[int, ...]]] = set()
 
     def has_last(self, value: ir.Value) -> bool:
@@ -127,7 +128,7 @@ class LayoutRewriter(Rewriter):
             self._lazy.update(r for r in op.results if self.type(r).rank in _RANKS)
 
     def visit_other(self, op: ir.Operation) -> None:
-        """An op with no layout of its own: operands are brought to the layout of PyTorch's sizes, results
+        """Rewrite an op without a rule: operands are converted to the layout of PyTorch's sizes, results may
         follow."""
         if op.name == "gflow.aten":
             self.follow_results(op)
@@ -262,7 +263,7 @@ def pooling(n: Node, b: Rewriter) -> ir.Value | None:
 
 @RULES.add("aten")
 def aten(n: Node, b: Rewriter) -> ir.Value | None:
-    """An op of PyTorch: reads the channels-first view, and its result is read channels last."""
+    """An op of PyTorch: it reads the channels-first view, and its result is read channels last."""
     assert isinstance(b, LayoutRewriter)
     b.follow_results(n.op)
     return None

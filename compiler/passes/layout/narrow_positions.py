@@ -34,7 +34,7 @@ from ..base import NoOptions, Pass
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
-    """Count positions of max pools of the function from their windows, in a byte, where only gradients read
+    """Store positions of max pools of the function relative to their windows, as a byte, where only gradients read
     them."""
     for view in list(function.regions[0].blocks[0].operations):
         op = view.operation
@@ -45,7 +45,7 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
 
 
 def _wanted(op: ir.Operation) -> str | None:
-    """What positions should be instead."""
+    """The kind of positions that an op should return instead; None if it stays."""
     attrs = read(OPS["max_pool"], op.attributes)
     users = [use.owner.operation.name for use in op.results[1].uses]
     if not users:
@@ -57,7 +57,7 @@ def _wanted(op: ir.Operation) -> str | None:
 
 
 def _replace(op: ir.Operation, positions: str) -> None:
-    """The op with other positions, or none."""
+    """Rebuild the op with other positions, or without positions."""
     attrs = {**read(OPS["max_pool"], op.attributes), "positions": positions}
     with ir.InsertionPoint(op), op.location:
         new = builder.build_op("max_pool", list(op.operands), attrs)

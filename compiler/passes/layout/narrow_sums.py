@@ -1,4 +1,4 @@
-"""Store sums by index in half precision where they come from halves and are rounded to halves, and add them in place.
+"""Store sums by index in half precision where operands and users are in half precision, and add them in place.
 
 Before, the gradient of an embedding in bfloat16:
 
@@ -12,11 +12,12 @@ After:
     %z = "gflow.constant"() {value = dense<0.0> : tensor<100x8xbf16>} : () -> tensor<100x8xbf16>
     %1 = "gflow.index_add"(%z, %i, %dy) {dim = 0 : i64} : … -> tensor<100x8xbf16>
 
-The table of float32 is as large as the vocabulary and is written and read once more. Kernels of GPUs add halves up in
-float32 and round once, so the bits are the same. The pass is for these; other targets round after each addition.
+The float32 table is as large as the vocabulary and would be written and read once more. GPU kernels add half-precision
+values in float32 and round once, so the bits are the same. The pass is for GPUs only; other targets round after each
+addition.
 
-A sum by index that is added to another gradient of the same table (that of the last layer, where the weights are the
-same) is added to it directly:
+A sum by index that is added to another gradient of the same table (with tied weights, that of the last layer) is
+accumulated into it directly:
 
     %0 = "gflow.index_add"(%z, %i, %s) {dim = 0 : i64} : … -> tensor<100x8xf32>
     %1 = "gflow.add"(%g, %0) : (tensor<100x8xf32>, tensor<100x8xf32>) -> tensor<100x8xf32>
@@ -25,8 +26,8 @@ becomes
 
     %1 = "gflow.index_add"(%g, %i, %s) {dim = 0 : i64} : … -> tensor<100x8xf32>
 
-The kernel may then work in place of `%g`, and touches only rows that have an index. Of halves, the result is rounded
-once instead of twice. A sum stays if the other summand is an argument or a constant.
+The kernel may then update `%g` in place, and accesses only rows that have an index. In half precision, the result is
+rounded once instead of twice. The sum is not changed if the other summand is an argument or a constant.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
 
 
 def _half(op: ir.Operation) -> str:
-    """The half precision that a sum comes from and goes to; "" for other sums."""
+    """The half-precision type of a sum's operand and of its result; "" for other sums."""
     into, _, source = op.operands
     kinds = {
         type_of(use.owner.operation.results[0]).dtype
@@ -120,7 +121,7 @@ def _add_to_other(add: ir.Operation) -> None:
 
 
 def _stored(value: ir.Value) -> ir.Value:
-    """The halves that a value is a widening of, or the value."""
+    """The half-precision value of which a value is the widening; otherwise the value itself."""
     if not _converts(value.owner):
         return value
     (inner,) = value.owner.operation.operands
@@ -140,7 +141,7 @@ def _rounded(add: ir.Operation, dtype: str) -> ir.Value | None:
 
 
 def _sums_alone(part: ir.Value, summand: ir.Value) -> bool:
-    """Whether a summand is a sum by index from 0 that only this addition reads."""
+    """Whether a summand is a sum by index into zeros whose only reader is this addition."""
     if isinstance(part.owner, ir.Block) or part.owner.operation.name != "gflow.index_add":
         return False
     once = all(len(list(v.uses)) == 1 for v in (part, summand))

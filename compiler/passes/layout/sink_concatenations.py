@@ -1,4 +1,4 @@
-"""Sink concatenations below the elementwise ops that read them, so that these ops compute the parts.
+"""Sink concatenations below the elementwise ops that read them, so that these ops compute the operands.
 
 Before:
 
@@ -14,10 +14,11 @@ After:
     %3 = "gflow.mul"(%b, %2) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %4 = "gflow.concatenate"(%1, %3) {dim = 0 : i64, …} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
 
-A kernel that computes the parts can write them directly into the result (`gflow-write-in-place`), so a rotation of
-halves, as in rotary position embeddings, is one kernel. The pass handles concatenations of at most four operands that
-have no other reader. An elementwise value whose only readers are slices is computed for each slice separately, unless
-it can be the epilogue of a product or part of a norm's kernel.
+A kernel that computes the operands of a concatenation can write them directly into the result
+(`gflow-write-in-place`), so a rotary position embedding, which rotates the two halves of a vector, is one kernel. The
+pass handles concatenations of at most four operands that have no other reader. An elementwise value whose only readers
+are slices is computed for each slice separately, unless it can be the epilogue of a product or part of a norm's
+kernel.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from ..simplify.rules import ELEMENTWISE, Rules
 
 _MOST_PARTS = 4
 _MAX_DEPTH = 8
-#: parts begin at multiples of the bytes that a thread of any device loads at once
+#: operands begin at multiples of the bytes that a thread of any device loads at once
 _ALIGNED = max(d.access for d in DEVICES.values())
 
 RULES = Rules()
 
-#: a dimension, and where its parts begin and end
+#: a dimension, and the bounds of the operands in it
 Cut = tuple[int, int, int]
 
 
@@ -69,7 +70,7 @@ def elementwise(n: Node, b: Rewriter) -> ir.Value | None:
 
 @RULES.add("slice", on=ELEMENTWISE)
 def slice_of_elementwise(n: Node, b: Rewriter) -> ir.Value | None:
-    """A slice of a value that is computed for slices alone, or that is only wider than another one."""
+    """A slice of a value that only slices read, or that is a widening of another one."""
     (x,) = n.operands
     node = b.node(x)
     if node is None or any(s != 1 for s in n.attrs["strides"]):
@@ -85,7 +86,7 @@ def _uses(value: ir.Value) -> int:
 
 
 def _part(b: Rewriter, value: ir.Value, cut: Cut, depth: int) -> ir.Value:
-    """The part of `value` between two positions of a dimension."""
+    """The slice of `value` between two positions of a dimension."""
     dim, start, end = cut
     node = b.node(value)
     if node is not None and node.name == "concatenate" and node.attrs["dim"] == dim:
@@ -116,13 +117,13 @@ def _slice(
 
 
 def _widens(b: Rewriter, node: Node) -> bool:
-    """Whether a conversion widens elements; readers of halves convert when they load."""
+    """Whether a conversion widens elements; readers of half-precision values convert when they load."""
     return node.name == "convert" and b.type(node.operands[0]).itemsize < node.type.itemsize
 
 
 def _for_slices(b: Rewriter, value: ir.Value) -> bool:
-    """Whether slices, of no more elements than it has, are all that reads a value, which no kernel
-    makes along with something else."""
+    """Whether the only readers of a value are slices, of no more elements than it has, and no kernel computes it
+    together with something else."""
     found = _slices(b, value, 0)
     if found is None or len(found) > _MOST_PARTS:
         return False
@@ -130,7 +131,7 @@ def _for_slices(b: Rewriter, value: ir.Value) -> bool:
     return elements <= b.type(value).numel and not _may_follow(b, value, 0)
 
 
-#: where a slice starts and ends
+#: the bounds of a slice
 _Bounds = tuple[tuple[int, ...], tuple[int, ...]]
 
 

@@ -23,9 +23,9 @@ After:
     %2 = "gflow.add"(%0, %1) : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
     %3 = "gflow.matmul"(%2, %v) : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
 
-Last, the pass moves a reshape before the ops that widen halves, and before a few ops on one such value and values of
-rows, such as the normalized input that a norm's gradient reads: kernels then read halves, in whichever shape they need
-them, instead of a stored float32 value:
+Last, the pass moves a reshape before the ops that widen half-precision values, and before a few ops on one such value
+and values of rows, such as the normalized input that a norm's gradient reads. Kernels then read the half-precision
+value, in the shape that they need, instead of a stored float32 value:
 
     %0 = "gflow.convert"(%x) {dtype = "f32"} : (tensor<8x4xbf16>) -> tensor<8x4xf32>
     %1 = "gflow.reshape"(%0) {shape = array<i64: 2, 4, 4>} : (tensor<8x4xf32>) -> tensor<2x4x4xf32>
@@ -37,8 +37,8 @@ becomes
 
 An op is left unchanged if one of its operands is a broadcast that repeats along a part of a joined dimension (a table
 of positions), a view whose dimensions cannot be joined without a copy, or a value that has no other reader. A reshape
-of what a collective gives stays, too: there is no kernel that the ops could join, and an update of a parameter by
-its gradient is one kernel in the shape of the parameter.
+of a collective's result stays, too: there is no kernel that the ops could join, and an update of a parameter by its
+gradient is one kernel in the shape of the parameter.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ _MAX_DEPTH = 12
 
 RULES, _NARROW = Rules(), Rules()
 
-#: the most ops between halves and what is computed from them
+#: the maximal number of ops between a half-precision value and a value computed from it
 _DEEP = 4
 
-#: for each dimension of a joined shape the dimensions of the split one that it is made of
+#: for each dimension of a joined shape, the dimensions of the split shape that form it
 Joined = tuple[tuple[int, ...], ...]
 
 
@@ -84,9 +84,11 @@ def joined_dims(shape: Sequence[int], split: Sequence[int]) -> Joined | None:
 
 
 class Sinker(Rewriter):
-    """Keeps which values are splits of others.
+    """The values that are splits of others.
 
-    scattered: arguments that are not row-major. sent: results of collectives.
+    Args:
+        scattered: arguments that are not row-major.
+        sent: results of collectives.
     """
 
     def __init__(self, function: func.FuncOp) -> None:
@@ -256,20 +258,23 @@ def look_up(n: Node, b: Rewriter) -> ir.Value | None:
 
 
 class _Narrower(Rewriter):
-    """Keeps halves in memory: a reshape of what follows from one half-precision value comes before these ops."""
+    """Keeps values in half precision in memory: reshapes move before the ops that derive a value from one
+    half-precision value."""
 
     def __init__(self, function: func.FuncOp) -> None:
         super().__init__(function, _NARROW)
 
     def narrow(self, value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
-        """`value` in `shape`, computed from a reshaped half-precision value of its size; None if it isn't so."""
+        """`value` in `shape`, computed from a reshaped half-precision value of its size; None if that is not
+        possible."""
         leaves: set[ir.Value] = set()
         if not self._follows(value, leaves, 0) or len(leaves) != 1:
             return None
         return self._moved(value, shape)
 
     def _follows(self, value: ir.Value, leaves: set[ir.Value], depth: int) -> bool:
-        """Whether a value follows from halves of its size, which are added to `leaves`, and values of rows."""
+        """Whether a value is computed from half-precision values of its size, which are added to `leaves`, and values
+        of rows."""
         node = self.node(value)
         if self.splat(value) is not None:
             return True
@@ -315,7 +320,8 @@ class _Narrower(Rewriter):
 
 @_NARROW.add("reshape", on=ELEMENTWISE)
 def before_widening(n: Node, b: Rewriter) -> ir.Value | None:
-    """A reshape of what follows from halves: of the halves. The last dimension stays."""
+    """Move a reshape before the ops that derive its operand from a half-precision value. The last dimension must
+    stay."""
     assert isinstance(b, _Narrower)
     (x,) = n.operands
     same = n.type.rank > 1 and b.type(x).shape[-1:] == n.type.shape[-1:]

@@ -8,7 +8,7 @@ repeat_copies   repeats a copy before its next reader, instead of keeping it, at
 search          the best of several strategies, and a local search from each of their results
 select_kernels  chooses the kernel of each op and the parameters of its launches
 strategies      ways to find offsets for buffers in an arena
-verify_memory   check the memory plan: no two live values overlap, all lie where they must and as their readers
+verify_memory   checks the memory plan: no two live values overlap, and each has the place and strides that its readers
                 expect
-write_in_place  write what a concatenation or a copy reads right into its result, so that nothing is moved
+write_in_place  lets producers write directly into the result of a concatenation or a copy, so no data is moved
 """

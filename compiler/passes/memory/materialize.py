@@ -53,7 +53,7 @@ from gflow.dialects.types import NO_KERNELS
 
 from ..base import NoOptions, Pass
 
-#: copies where there are no kernels
+#: ATen ops for copies of types without kernels
 _CLONE = {
     "overload": "aten.clone.default",
     "args": '[[{"t": 0}], {"memory_format": {"memory_format": "contiguous_format"}}]',
@@ -61,7 +61,7 @@ _CLONE = {
 
 
 def copy_of(value: ir.Value) -> ir.Value:
-    """Build a dense row-major copy at the insertion point: a fused op, or an ATen call where there are no kernels."""
+    """Build a dense row-major copy at the insertion point: a fused op, or an ATen call for types without kernels."""
     ty = builder.type_of(value)
     if ty.dtype in NO_KERNELS:
         return builder.build_op("aten", [value], _CLONE, [ty]).results[0]
@@ -129,8 +129,8 @@ def _fix_updates(
 def _copies_spared(
     body: Body, at: list[Layout], dense: list[Layout], written: Mapping[int, int]
 ) -> dict[int, int]:
-    """For values with their argument's strides the operands that must be copied for that: none if they
-    were dense, and copied at the end."""
+    """For values with their argument's strides, the operands that must be copied because of the strides. None of these
+    copies is needed if the values are dense, and copied at the end."""
     found: dict[int, int] = {}
     for o in body.ops:
         for n, v in enumerate(o.operands):
@@ -187,7 +187,7 @@ def _in_place(body: Body, at: list[Layout], value: int, argument: int, reads: li
     if p not in reads:
         return True
     result = o.results.index(value)
-    if o.name == ENGINE:  # has read all when it writes
+    if o.name == ENGINE:  # an op that reads all operands before it writes
         return True
     return o.name in OVERWRITES and all(
         operand == argument and reads_where_it_writes(o.op, n, result)

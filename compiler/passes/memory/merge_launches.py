@@ -21,12 +21,13 @@ with addresses and sizes as parameters: elementwise kernels over one dimension. 
 planned addresses, so the pass runs after `gflow-plan-memory`. No op is moved past an op that it depends on, or past
 the wait for a collective. All ops of a launch have one kernel choice, and the block size follows from all of them.
 
-Products that `gflow-group-products` put side by side keep their `gflow.launch` if their kernel was chosen for all of
-them (one tile for each program, K not split) and none writes what another one reads or writes; else each runs alone.
+Products that `gflow-group-products` made adjacent keep their `gflow.launch` under two conditions: their kernel was
+chosen for all of them (one tile for each program, K not split), and none writes memory that another one reads or
+writes. Otherwise each runs alone.
 
 Launches can be edited like other choices. An op without `gflow.launch`, with a kernel of kind "region", runs alone.
-Code generation refuses a launch whose ops have different kernels. The pass leaves an op alone whose kernel was edited
-before. On a CPU `gflow-merge-updates` decides which ops share a step.
+Code generation refuses a launch whose ops have different kernels. The pass does not merge an op whose kernel was
+edited before. On a CPU `gflow-merge-updates` decides which ops share a step.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from ..base import Pass, target_of
 
 @record
 class MergeLaunchesOptions:
-    """What is worth a launch."""
+    """Options of gflow-merge-launches."""
 
     least: int = field(
         default=4,
@@ -102,7 +103,7 @@ class _Pass:
     def run(self) -> None:
         products = self.products()
         for o in self.body.ops:
-            if o.name == WAIT:  # what stands before it covers the collective
+            if o.name == WAIT:  # the ops before it overlap with the collective
                 self.flush(o.op)
                 continue
             if is_view(o, self.at) or o.name == "constant":
@@ -110,7 +111,7 @@ class _Pass:
                 continue
             member = self.member(o)
             if LAUNCH in o.op.attributes and o.index not in products:
-                del o.op.attributes[LAUNCH]  # of updates, as a processor runs them
+                del o.op.attributes[LAUNCH]  # launches of updates, as on a CPU
             if member is None or self.together.conflict(o) is not None:
                 self.flush(o.op)
             if member is not None:
@@ -172,7 +173,7 @@ class _Pass:
         return [address(v, self.body, self.at, self.places) for v in values]
 
     def flush(self, behind: ir.Operation | ir.OpView) -> None:
-        """Form launches from the ops of the window, which stand before `behind`."""
+        """Form launches from the ops of the window, which are inserted before `behind`."""
         found: dict[Hashable, list[tuple[Op, Member]]] = {}
         for o, member in self.window:
             if member is not None:
@@ -215,7 +216,7 @@ class _Pass:
 
 
 def _shared_product(o: Op) -> int | None:
-    """The number of the launch that a product shares; None without one."""
+    """The number of the launch that a product shares; None if it shares none."""
     return launch_of(o.op) if kind_of(o.op) == "product" else None
 
 

@@ -1,6 +1,6 @@
-"""Give values with long rows of an odd length rows that begin at multiples of a vector.
+"""Pad the rows of values with long rows of odd length, so that each row begins at a multiple of a vector.
 
-Before, as a vocabulary of 50,257 makes them:
+Before, for example with a vocabulary of 50,257:
 
     %0 = "gflow.matmul"(%x, %w) : (tensor<64x32xbf16>, tensor<32x1001xbf16>) -> tensor<64x1001xbf16>
     %1 = "gflow.fused"(%0) … {kind = "row", …} : (tensor<64x1001xbf16>) -> tensor<64x1001xbf16>
@@ -12,11 +12,11 @@ After:
     %1 = "gflow.fused"(%0) … {gflow.padded = array<i64: 1008>, kind = "row", …} : …
     %2 = "gflow.matmul"(%1, %v) : …
 
-Rows of `%0` are 1,008 elements apart then, so that kernels move 16 bytes at a time, and products read them where they
-lie. Otherwise each element is an access of its own, and large products copy such operands first. The type of a value
-stays what it is. Padded are values of the arena that products of matrices and fused kernels alone write and read, a
-product or a reduction among them: what is only computed element by element moves whole vectors where it lies, as one
-row.
+Rows of `%0` then have a stride of 1,008 elements, so kernels move 16 bytes at a time, and products read the value in
+place. Otherwise each element is a separate access, and large products copy such operands first. The type of a value
+does not change. The pass pads values in the arena that only matrix products and fused kernels write and read, if one
+of these is a product or a reduction. Elementwise kernels alone need no padding, since they move whole vectors of an
+unpadded value, as one row.
 """
 
 from __future__ import annotations
@@ -45,17 +45,19 @@ from gflow.dialects.records import record
 
 from ..base import Pass
 
-#: bytes that a thread moves at once, and of a cache line, on any device
+#: bytes that a thread moves at once, and bytes of a cache line, on any device
 _VECTOR, _LINE = (max(sizes) for sizes in zip(*((d.access, d.line) for d in DEVICES.values())))
 
 
 @record
 class PadRowsOptions:
-    """Which values."""
+    """Options of gflow-pad-rows."""
 
     least: int = field(
         default=512,
-        metadata={"doc": "bytes of a row: of shorter ones padding takes too large a part"},
+        metadata={
+            "doc": "the fewest bytes of a row; for shorter rows the share of padding is too large"
+        },
     )
 
 
@@ -73,7 +75,7 @@ def run(function: func.FuncOp, options: PadRowsOptions) -> None:
         if at[r].base == r and r not in fixed and not _partial(o, n)
         if (width := _width(body, r, options.least)) and _pays(body, o, read.get(r, ()))
     }
-    # without one value the others stay as they are, but for kernels that would read both
+    # if one value is not padded the others may be, except for kernels that would read both
     while widths:
         _write(body, widths)
         wrong = _refused(function, body, at, widths, read)

@@ -54,7 +54,7 @@ from .strategies import STRATEGIES, without_reuse
 
 @record
 class PlanMemoryOptions:
-    """How hard to look for a small arena."""
+    """Options of gflow-plan-memory."""
 
     compress: bool = field(
         default=True,
@@ -76,10 +76,10 @@ class PlanMemoryOptions:
 
 
 def run(function: func.FuncOp, options: PlanMemoryOptions) -> None:
-    """Write a place for each value of the function, in bytes of the arena.
+    """Assign a place to each value of the function, in bytes of the arena.
 
     Raises:
-        PassError: there is no strategy of a given name.
+        PassError: a strategy is unknown.
     """
     strategies = tuple(STRATEGIES) if options.strategies == ("all",) else options.strategies
     for name in strategies or ("",):

@@ -44,7 +44,7 @@ from gflow.dialects.records import record
 
 from ..base import Kept, Pass
 
-#: the share of the peak that a value must have to be worth another launch
+#: the least share of the peak for which a value is copied again
 _WORTH = 0.0001
 
 
@@ -57,13 +57,12 @@ class RepeatCopiesOptions:
         metadata={"doc": "the most arithmetic for each element (an add is 1) of a repeated kernel"},
     )
     rounds: int = field(
-        default=4, metadata={"doc": "how many peaks are lowered, one after the other"}
+        default=4, metadata={"doc": "the number of peaks that are lowered, one after the other"}
     )
 
 
 def run(function: func.FuncOp, options: RepeatCopiesOptions) -> Kept | None:
-    """Make copies of the function again where they are needed next, as long as the lower bound of its memory
-    falls."""
+    """Repeat copies of the function before their next readers, as long as the lower bound of its memory decreases."""
     lives = lives_at_entry(function)
     kept: Kept | None = Kept.BODY
     for _ in range(options.rounds):
@@ -138,7 +137,7 @@ def _cheap(o: Op, cost: int) -> bool:
 def _stays(
     lives: Lives, base: int, until: int, last: dict[int, int], updated: dict[int, int]
 ) -> bool:
-    """Whether a value is live until op `until` in any case."""
+    """Whether a value is live until op `until` even without the copy."""
     if base in lives.buffer_of:
         return last[base] >= until
     if lives.body.producer[base] < 0:

@@ -47,18 +47,16 @@ class SelectKernelsOptions:
 
     target: str = field(default="cpu", metadata={"doc": f"{', '.join(KINDS)}, or as cuda:90"})
     threads: int = field(
-        default=0, metadata={"doc": "of a CPU: the most threads that run a kernel; 0: all cores"}
+        default=0, metadata={"doc": "CPUs: the most threads that run a kernel; 0: all cores"}
     )
     isa: str = field(
         default="",
         metadata={
-            "doc": "of a CPU: the instruction-set level that gflow's own products are blocked for: "
+            "doc": "CPUs: the instruction-set level for which gflow's own products are blocked: "
             f"{', '.join(PROCESSORS)}, or `none` for no own products; empty: that of this machine"
         },
     )
-    blas: bool = field(
-        default=True, metadata={"doc": "of a CPU: whether the BLAS in PyTorch may be called"}
-    )
+    blas: bool = field(default=True, metadata={"doc": "CPUs: whether PyTorch's BLAS may be called"})
 
 
 def run(function: func.FuncOp, options: SelectKernelsOptions) -> Kept:

@@ -20,12 +20,12 @@ After `gflow-fuse,gflow-materialize,gflow-write-in-place`:
       return %2 : …
     }
 
-The buffer of `%1` is live from its first part on. `%0#0` and `%0#1` are its left and right half, with a row stride of
-128 elements. There may be reshapes and transposes between a part and the concatenation. All operands must have no
-other reader, and must be results of kernels that can write with strides: pointwise and row kernels, gradients of
-attention, and other concatenations and copies. Products and kernels of columns write there, too, if the part is
-row-major and its first byte is aligned as buffers are: gradients in the bucket of a collective are. A value whose rows
-would become non-contiguous keeps its own buffer.
+The buffer of `%1` is live from the producer of its first operand on. `%0#0` and `%0#1` are its left and right half,
+with a row stride of 128 elements. There may be reshapes and transposes between an operand and the concatenation. All
+operands must have no other reader, and must be results of kernels that can write with strides: pointwise and row
+kernels, gradients of attention, and other concatenations and copies. Products and column kernels also write in place,
+if the slice is row-major and its first byte is aligned as buffers are. This holds for gradients in the bucket of a
+collective. A value whose rows would become non-contiguous keeps its own buffer.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _WRITERS = ("pointwise", "row")
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
-    """Give what concatenations and copies of the function read a place in their results."""
+    """Give the operands of concatenations and copies of the function a place in the result."""
     body = read_body(function)
     at = layouts(function, body)
-    # what the function returns has a place of its own
+    # values that the function returns have places of their own
     fixed = {at[v].base for v in body.returned} | set(body.returned)
     parts: dict[int, Layout] = {}
     for o in reversed(body.ops):
@@ -61,7 +61,7 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
 def _sources(
     body: Body, o: Op, parts: dict[int, Layout], fixed: set[int]
 ) -> dict[int, Layout] | None:
-    """Where the values that `o` collects would lie; None unless all of them can."""
+    """The places in the result of the values that `o` collects; None if one of them cannot be there."""
     found: dict[int, Layout] = {}
     for v, layout in zip(o.operands, part_layouts(body, o, parts)):
         source = source_layout(body, v, layout)
@@ -104,7 +104,9 @@ def _read_once(body: Body, value: int, source: int) -> bool:
 
 def _writes_with_strides(o: Op, value: int) -> bool:
     if o.name in ("concatenate", "attention_grad"):
-        return o.name != "attention_grad" or o.results.index(value) < 3  # the bias's lies dense
+        return (
+            o.name != "attention_grad" or o.results.index(value) < 3
+        )  # the gradient of the bias is dense
     return fused_kind(o.op) in _WRITERS and LAUNCH not in o.op.attributes
 
 
@@ -114,7 +116,7 @@ def _writes_anywhere(o: Op) -> bool:
 
 
 def _is_dense(lies: Layout, ty: TensorType) -> bool:
-    """Whether a value lies row-major, from where a buffer may begin."""
+    """Whether a value is row-major, and begins where a buffer may begin."""
     dense = row_major_strides(ty.shape)
     pairs = zip(ty.shape, lies.strides, dense)
     begins = lies.offset * ty.itemsize % ALIGN == 0

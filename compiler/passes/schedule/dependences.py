@@ -1,5 +1,5 @@
-"""What must come before what: operands, readers of an old value before its update, checks and steps that may fail
-before updates, so that a call that fails has changed nothing."""
+"""Dependences between ops: operands, readers of an old value before its update, and checks and steps that may fail
+before updates, so a call that fails has changed nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from gflow.dialects.ops.structure import CHECK
 
 @dataclass
 class Dependences:
-    """before: for each op the ops that must come before it. early: ops that make new values of
-    arguments, and can wait for all readers of the old ones."""
+    """The dependences of a function.
+
+    Args:
+        before: for each op, the ops that must come before it.
+        early: ops that compute new values of arguments, and can wait for all readers of the old values.
+    """
 
     body: Body
     at: list[Layout]
@@ -34,8 +38,8 @@ class Dependences:
 
 
 def dependences_of(function: func.FuncOp, body: Body) -> Dependences:
-    """The dependences of a function that leave every order free in which each update that can be
-    made in place, can be."""
+    """The dependences of a function with which each update that can be made in place stays so, and that are minimal
+    otherwise."""
     at = layouts(function, body)
     updates: dict[int, list[int]] = {}  # op → arguments that it updates
     for v, alias in zip(body.returned, aliases(function, body)):
@@ -50,7 +54,7 @@ def dependences_of(function: func.FuncOp, body: Body) -> Dependences:
     checks = {o.index for o in body.ops if o.name == CHECK}
     for waiting in others.values():
         waiting |= checks
-    # a reader that needs the update's result comes after it in any order: a copy will be made
+    # a reader that needs the update's result comes after it in any order, so a copy will be inserted
     late = _reached(body, {p: {r for r in rs if r > p} for p, rs in others.items()})
     before = [{body.producer[v] for v in o.operands if body.producer[v] >= 0} for o in body.ops]
     early = set(others) - late
@@ -64,7 +68,7 @@ def dependences_of(function: func.FuncOp, body: Body) -> Dependences:
     if failing and _has_circle(found):
         before = free
         found = Dependences(body, at, before, early)
-    if _has_circle(found):  # two updates that wait for each other: the program's order serves one
+    if _has_circle(found):  # two updates that would wait for each other: program order decides
         for p in early:
             before[p] -= {r for r in others[p] if r > p}
         found = Dependences(body, at, before, early)

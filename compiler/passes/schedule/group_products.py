@@ -1,6 +1,6 @@
-"""Put products that nothing waits for side by side, where one launch of them fills the device better.
+"""Delay products whose results are not read, and make them adjacent, where one launch of them fills the device better.
 
-Before, both products update a parameter, and alone each has fewer tiles than the device has multiprocessors:
+Before, where both products update a parameter, and each has fewer tiles than the device has multiprocessors:
 
     %w0 = "gflow.fused"(%dy, %x, %p0) ({ … "gflow.matmul" … "gflow.sub" … }) … : …
     %dz = "gflow.fused"(%dy, %v) … : …
@@ -12,12 +12,12 @@ After `gflow-group-products{target=cuda:90}`:
     %w0 = "gflow.fused"(%dy, %x, %p0) … {gflow.launch = 0 : i64} : …
     %w1 = "gflow.fused"(%dz, %z, %p1) … {gflow.launch = 0 : i64} : …
 
-A gradient of weights has a long K and a small result. Alone it splits K to keep the device busy, writes partial sums
-and adds them up in a second launch. Several of them have tiles enough without: fewer bytes and fewer launches. A
-product may wait if nothing reads its results (the program returns them), and no op in between updates an argument that
-it reads. Its operands live until then, so the pass groups only as far as no op needs more memory than the peak
-was. The runs of products that share a launch are those of the least predicted time, by dynamic programming over
-the model of tiles.
+A weight gradient has a long K and a small result. In a launch of its own it uses split-K to keep the device busy,
+writes partial sums and adds them in a second launch. Several of them together have enough tiles without split-K, which
+saves bytes and launches. A product may be delayed if no op reads its results (the program returns them), and no op in
+between updates an argument that it reads. Its operands stay live until then, so the pass groups products only as long
+as no op needs more memory than the original peak. Dynamic programming finds the partition of the products into
+launches with the least predicted time, by the model of tiles.
 
 `gflow-select-kernels` chooses one tile for the products of a launch, and `gflow-merge-launches` checks the launch once
 places in memory are known. Products without an epilogue, which a library may run, stay alone.
@@ -51,7 +51,7 @@ from .dependences import dependences_of
 
 @record
 class GroupProductsOptions:
-    """For which device, and how much of it."""
+    """Options of gflow-group-products."""
 
     target: str = field(
         default="", metadata={"doc": f"the GPU whose launches are counted: {', '.join(KINDS)}"}
@@ -60,7 +60,7 @@ class GroupProductsOptions:
 
 
 def run(function: func.FuncOp, options: GroupProductsOptions) -> None:
-    """Move products of the function next to each other, and number the launches that they are to share.
+    """Move products of the function next to each other, and number the launches that they share.
 
     Raises:
         PassError: the target is unknown, or no GPU.
@@ -88,7 +88,7 @@ def run(function: func.FuncOp, options: GroupProductsOptions) -> None:
 
 
 def _families(function: func.FuncOp, body: Body, target: Target) -> list[list[tuple[Op, Member]]]:
-    """Products whose results are only returned, those of one kernel together, in the program's order."""
+    """Products whose results are only returned, grouped by kernel, in program order."""
     at, tf32 = layouts(function, body), tf32_allowed(function, "matmul", target)
     found: dict[Hashable, list[tuple[Op, Member]]] = {}
     for o in body.ops:
@@ -104,8 +104,11 @@ def _families(function: func.FuncOp, body: Body, target: Target) -> list[list[tu
 class _Room:
     """Which ops can be delayed, by dependences and memory.
 
-    live: live bytes at each op. peak: their limit. dying: bytes of the buffers whose last reader is an op. until: the
-    op before which an op must run.
+    Args:
+        live: live bytes at each op.
+        peak: their limit.
+        dying: bytes of the buffers whose last reader is an op.
+        until: the op before which an op must run.
     """
 
     def __init__(self, function: func.FuncOp, body: Body) -> None:
@@ -121,7 +124,8 @@ class _Room:
         ]
 
     def allows(self, ops: Sequence[Op]) -> bool:
-        """Whether all but the last of some ops can wait for it, if all but the last two can for the one before it."""
+        """Whether all ops but the last can be delayed to the last, given that all but the last two can be delayed to
+        the second to last."""
         *before, last = (o.index for o in ops)
         if any(self.until[i] <= last for i in before):
             return False
@@ -129,7 +133,7 @@ class _Room:
         return all(self.live[i] + held <= self.peak for i in range(before[-1] + 1, last + 1))
 
     def take(self, ops: Sequence[Op]) -> None:
-        """Delay all ops until the last one."""
+        """Delay all ops to the last one."""
         *before, last = (o.index for o in ops)
         for i in before:
             for n in range(i + 1, last + 1):
@@ -139,7 +143,8 @@ class _Room:
 def _runs(
     members: Sequence[tuple[Op, Member]], room: _Room, most: int, target: Target
 ) -> list[tuple[int, int]]:
-    """The runs of members, as first and one behind the last, that take least in all; those of one member left out."""
+    """The partition of members into runs with the least total time, as (first, end); runs of one member are
+    omitted."""
     known: dict[tuple[Member, ...], float | None] = {}
     least, begin = [0.0], [0]
     ops = [o for o, _ in members]
@@ -166,7 +171,7 @@ def _runs(
 
 
 def _reach(ops: Sequence[Op], first: int, room: _Room, most: int) -> int:
-    """One behind the last op that those from `first` on can wait for."""
+    """The end (exclusive) of the ops to which those from `first` on can be delayed."""
     end = first + 1
     while end < min(len(ops), first + most) and room.allows(ops[first : end + 1]):
         end += 1

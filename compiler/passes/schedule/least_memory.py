@@ -82,7 +82,7 @@ def _bases(found: Dependences) -> tuple[list[list[int]], list[list[int]]]:
 
 
 def frees_first(found: Dependences, sizes: Sequence[int], base: Sequence[int]) -> list[int]:
-    """As `base`, but an op that frees no less than it needs comes as soon as it can."""
+    """`base`, but an op that frees at least as much as it needs comes as early as possible."""
     makes, reads = _bases(found)
     needs = [sum(sizes[v] for v in m) for m in makes]
     readers: dict[int, set[int]] = {}
@@ -94,12 +94,13 @@ def frees_first(found: Dependences, sizes: Sequence[int], base: Sequence[int]) -
 
 
 def needs_late(found: Dependences, sizes: Sequence[int], base: Sequence[int]) -> list[int]:
-    """As `base`, but an op that needs more than it frees comes as late as it can.
+    """`base`, but an op that needs more than it frees comes as late as possible.
 
-    Backwards, an op ends the life of what it makes, and begins that of what it is the last to read.
+    In reverse order, an op ends the live ranges of its results, and begins those of the operands of which it is the
+    last reader.
     """
     makes, reads = _bases(found)
-    # read backwards, a value is made by its last reader, and its maker frees it
+    # in reverse order, a value is created by its last reader and freed by its producer
     backwards: dict[int, set[int]] = {v: {i} for i, m in enumerate(makes) for v in m if sizes[v]}
     order = _greedy(
         [set(a) for a in found.after],
@@ -124,11 +125,13 @@ def _greedy(
     sizes: Sequence[int],
     begins: Sequence[Sequence[int]] = (),
 ) -> list[int]:
-    """Ops that are ready, the one that frees the most beyond its needs first, if it frees no less
-    than it needs; else the next of `base`.
+    """Order the ready ops: the one that frees the most more than it needs comes first, if it frees at least as much as
+    it needs; otherwise the next one of `base`.
 
-    needs: bytes that each op begins to hold; None: those of the values in `begins[op]` that no op
-        before has begun. frees: the values that die once all of `holders[value]` have run.
+    Args:
+        needs: bytes that each op allocates; None: those of the values in `begins[op]` that no earlier op has
+            allocated.
+        frees: the values that die once all of `holders[value]` have run.
     """
     rank = [0] * len(base)
     for n, i in enumerate(base):

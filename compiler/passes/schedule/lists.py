@@ -30,17 +30,17 @@ def by_key(found: Dependences, key: Callable[[int], Any]) -> list[int]:
 def updates_first(found: Dependences) -> list[int]:
     """Program order, with updates as early as possible.
 
-    So do the numbers that updates wait for, e.g. a learning rate in another element type.
+    The numbers on which updates depend (a learning rate in another element type, for example) also come early.
     """
     first = found.early | _numbers(found) | _gradients(found)
     return by_key(found, lambda i: (i not in first, i))
 
 
 def _gradients(found: Dependences) -> set[int]:
-    """Gradients of convolution weights that only updates read, and what lies between.
+    """Gradients of convolution weights that only updates read, and the ops in between.
 
-    The input of the convolution often dies there, which makes room for the other gradient: that one
-    is as large, and its patches are too.
+    The input of the convolution often dies there, which makes room for the gradient of the input: that is as large,
+    and so are its patches.
     """
     body = found.body
     kept = set(found.early)
@@ -75,16 +75,17 @@ def short_last(found: Dependences, short: Sequence[bool]) -> list[int]:
 
 
 def host_early(found: Dependences, host: Sequence[bool], seconds: Sequence[float]) -> list[int]:
-    """Two resources: the host runs `host` ops itself, and queues the others for the device.
+    """A schedule for two resources: the host runs `host` ops itself, and queues the others for the device.
 
-    The host never waits while it can do something else: it runs a step of its own whose operands
-    are there, else queues the next kernel, and only where there is none waits for the step whose
-    operands come first. seconds: of each op.
+    The host never waits if it can do something else: it runs one of its own ops whose operands are ready, otherwise
+    queues the next kernel, and only if there is none waits for the op whose operands are ready first.
+
+    seconds: the time of each op.
     """
     waiting = [len(b) for b in found.before]
-    done = [0.0] * len(waiting)  # when an op's results are there
+    done = [0.0] * len(waiting)  # when an op's results are ready
     kernels: list[int] = []
-    steps: list[tuple[float, int]] = []  # (when its operands are there, op)
+    steps: list[tuple[float, int]] = []  # (when its operands are ready, op)
     clock = device = 0.0
     order: list[int] = []
 
@@ -117,5 +118,5 @@ def host_early(found: Dependences, host: Sequence[bool], seconds: Sequence[float
     return order
 
 
-#: seconds that the host needs to queue a kernel
+#: seconds in which the host queues a kernel
 QUEUE_SECONDS = 4e-6

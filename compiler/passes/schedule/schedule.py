@@ -61,7 +61,7 @@ from .lists import host_early, short_last, updates_first
 
 @record
 class ScheduleOptions:
-    """What the order is for."""
+    """Options of gflow-schedule."""
 
     algorithm: str = field(
         default="SpeedFirst",
@@ -87,7 +87,7 @@ def run(function: func.FuncOp, options: ScheduleOptions) -> None:
     """Order the ops of the function.
 
     Raises:
-        PassError: an option names no algorithm, or no device.
+        PassError: an option names an unknown algorithm, or device.
     """
     for value, known, what in (
         (options.algorithm, [*_ORDERS], "algorithm"),

@@ -54,7 +54,7 @@ class FoldOptions:
     )
     frozen: bool = field(
         default=False,
-        metadata={"doc": "only what follows from frozen arguments alone, whatever its size"},
+        metadata={"doc": "only values that depend on frozen arguments alone, of any size"},
     )
 
 

@@ -69,8 +69,8 @@ class Zero3Options:
     narrowed: bool = field(
         default=False,
         metadata={
-            "doc": "only parameters that the forward and backward read in a narrower type: ranks keep the wide one in "
-            "shards, as stages 1 and 2 do with optimizer state"
+            "doc": "only parameters that the forward and backward read in a narrower type: the wide values are "
+            "sharded, as optimizer state is in stages 1 and 2"
         },
     )
 

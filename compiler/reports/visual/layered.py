@@ -86,7 +86,7 @@ def _wrapped(nodes: list[int], widths: Sequence[float], width: float) -> list[li
 
 
 def _layers(above: list[list[int]], below: list[list[int]]) -> list[int]:
-    """The layer of each node, from the top. Nodes that read nothing lie directly above their first reader."""
+    """The layer of each node, from the top. Nodes without operands are directly above their first reader."""
     layer = [0] * len(above)
     for i, before in enumerate(above):
         layer[i] = 1 + max((layer[j] for j in before), default=-1)

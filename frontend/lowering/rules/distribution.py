@@ -1,4 +1,4 @@
-"""How ranks hold a value: `gflow.reshard`, over the mesh of the whole program."""
+"""Shardings that the program requests: `gflow.reshard`, over the mesh of the whole program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..registry import lowers
 
 @lowers("gflow.reshard")
 def reshard(em: Emitter, x: Value, placements: str, side: str) -> Value:
-    """On axes of the mesh that are not named, a value may lie in any way."""
+    """A value with another sharding. Along axes of the mesh that are not named, the sharding is open."""
     assert em.trace is not None
     sharding = placed(em.trace, dict(p.split(":") for p in placements.split()))
     made = em("reshard", x, sharding=sharding, side=side or None)

@@ -36,7 +36,7 @@ def _accumulator(x: Value, dtype: Any) -> tuple[Value, str]:
 def sum_(
     em: Emitter, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Value:
-    """The sum over `dims` (None: all); of integers in int64, of halves in float32, rounded once."""
+    """The sum over `dims` (None: all); of integers in int64, of half precision in float32, rounded once."""
     v, result = _accumulator(x, dtype)
     return v.sum(all_dims(x, dims), keepdim).to(result)
 
@@ -56,7 +56,7 @@ def nansum(
 def mean(
     em: Emitter, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Value:
-    """The mean over `dims`, in float32 for halves."""
+    """The mean over `dims`, in float32 for half precision."""
     result = mlir_dtype(dtype) if dtype is not None else x.dtype
     v = x.to(opmath(result))
     return em.mean(v, all_dims(x, dims), keepdim).to(result)

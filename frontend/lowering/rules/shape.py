@@ -62,7 +62,7 @@ def broadcast_to(em: Emitter, x: Value, shape: Any) -> Value:
 
 @lowers("prims.broadcast_in_dim")
 def broadcast_in_dim(em: Emitter, x: Value, shape: Any, dims: Any) -> Value:
-    """`x` repeated to a shape. dims: where each of its dimensions lies in it."""
+    """`x` repeated to a shape. dims: the dimension of the result for each of its dimensions."""
     return em.broadcast(x, shape, dims)
 
 

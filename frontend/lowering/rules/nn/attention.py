@@ -140,7 +140,7 @@ def on_cpu(
     """
     if dropout:
         raise Unsupported("dropout, which this kernel does not know")
-    # its scores would be halves under mixed precision; the kernel adds them up in float32
+    # its scores would be in half precision under mixed precision; the kernel accumulates them in float32
     plain = attn_mask is None and not causal and q.dtype in ("f32", "f64") and not em.halves
     if plain and q.rank == 4 and q.shape[2] == 1 and q.shape[:2] == k.shape[:2] and k.numel:
         return _one_position(em, q, k, v, scale)

@@ -17,7 +17,7 @@ def _reduced(em: Emitter, x: Value, reduction: int) -> Value:
 
 
 def _loss(em: Emitter, operands: list[Any], body: Callable[..., Value], reduction: int) -> Value:
-    """An elementwise loss, reduced; halves are rounded once, at the end."""
+    """An elementwise loss, reduced; half precision is rounded once, at the end."""
     dtype = em.current_results[0].dtype
     values = [v.compute() if isinstance(v, Value) else v for v in operands]
     return _reduced(em, pointwise(em, values, body), reduction).to(mlir_dtype(dtype))

@@ -266,7 +266,7 @@ def _inner(x: Value, shape: Sequence[int]) -> list[int]:
 def native_layer_norm(
     em: Emitter, x: Value, shape: Any, weight: Value | None, bias: Value | None, eps: float
 ) -> Any:
-    """The norm over the last dimensions, and their mean and 1 / standard deviation, in float32 for halves."""
+    """The norm over the last dimensions, and their mean and 1 / standard deviation, in float32 for half precision."""
     v = x.compute()
     dims = _inner(x, shape)
     count = math.prod(x.shape[d] for d in dims)

@@ -13,7 +13,7 @@ from ..shape import wrap
 
 @lowers("aten._softmax")
 def softmax(em: Emitter, x: Value, dim: int, half_to_float: Any = False) -> Value:
-    """e^(x − max) / sum along `dim`, in float32 for halves. half_to_float: the result, too."""
+    """e^(x − max) / sum along `dim`, in float32 for half precision. half_to_float: the result, too."""
     if not x.numel or not x.rank:
         return em.full(1, x.shape, x.dtype)
     v, dims = x.compute(), [wrap(dim, x.rank)]
@@ -36,7 +36,7 @@ def safe_softmax(em: Emitter, x: Value, dim: int, dtype: Any = None) -> Value:
 
 @lowers("aten._log_softmax")
 def log_softmax(em: Emitter, x: Value, dim: int, half_to_float: bool = False) -> Value:
-    """x − max − log(sum of e^(x − max)) along `dim`, in float32 for halves."""
+    """x − max − log(sum of e^(x − max)) along `dim`, in float32 for half precision."""
     if not x.numel or not x.rank:
         return em.full(0, x.shape, x.dtype)
     v, dims = x.compute(), [wrap(dim, x.rank)]
