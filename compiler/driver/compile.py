@@ -22,6 +22,7 @@ from ..ir.dynamic_sizes import SizeError, join, symbol_of
 from ..ir.errors import CompileError
 from ..ir.frozen import GIVEN, PROLOGUE
 from ..ir.modules import entry_function, functions, split_functions
+from ..memory.analyses import analyses_kept
 from ..targets import parse_target
 from ..targets.host import host_blas
 from ..targets.processors import host_level
@@ -193,22 +194,23 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
                 races.extend(race_attentions(function, racing, resolved.threads, resolved.isa))
             options.timing["race"] = options.timing.get("race", 0.0) + time.perf_counter() - start
 
-    run_pipeline(
-        module,
-        resolved.pipeline,
-        verify=verify,
-        timing=options.timing,
-        reproducer=writer,
-        instrument=instrument,
-    )
-    # for any pipeline: code is generated only from a verified memory plan
-    run_pipeline(module, VERIFIED, verify=False, timing=options.timing, reproducer=writer)
-    tell("codegen", "")
-    start = time.perf_counter()
-    symbol = symbol_of(module.operation)
-    with module.context, _reproducible(module, writer):
-        programs = [_program(one, symbol, resolved, races) for one in split_functions(module)]
-        given = [_given(function) for function in functions(module)]
+    with analyses_kept():  # code generation uses what the last passes have read and described
+        run_pipeline(
+            module,
+            resolved.pipeline,
+            verify=verify,
+            timing=options.timing,
+            reproducer=writer,
+            instrument=instrument,
+        )
+        # for any pipeline: code is generated only from a verified memory plan
+        run_pipeline(module, VERIFIED, verify=False, timing=options.timing, reproducer=writer)
+        tell("codegen", "")
+        start = time.perf_counter()
+        symbol = symbol_of(module.operation)
+        with module.context, _reproducible(module, writer):
+            programs = [_program(one, symbol, resolved, races) for one in split_functions(module)]
+            given = [_given(function) for function in functions(module)]
     options.timing["codegen"] = time.perf_counter() - start
     if len(programs) == 1:
         return Programs(programs[0])

@@ -184,7 +184,7 @@ def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str)
             if contest in contests.times:
                 found.append(Race(index, f"{o.name} {o.op.location}", racing.device, {}))
             continue
-        choice = decided(product, lives, threads, isa, contests.won, racing.device)
+        choice = decided(product, function, lives, threads, isa, contests.won, racing.device)
         o.op.attributes[KERNEL] = choice.attribute()
         if contest in contests.times:
             ordered = sorted(contests.times[contest].items(), key=lambda item: item[1])

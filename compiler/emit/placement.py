@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from gflow.dialects.attributes import read
@@ -26,8 +27,10 @@ from gflow.dialects.program import (
 
 from ..ir.errors import CompileError
 from ..ir.modules import text_of
-from ..ir.ssa import Body, Op, aliases, read_body
-from ..ir.views import Layout, argument_strides, layouts
+from ..ir.ssa import Body, Op, aliases
+from ..ir.views import Layout, argument_strides
+from ..kernel.description import descriptions
+from ..memory.liveness import layouts_at_entry
 from ..memory.places import results_of
 from ..memory.spans import address
 
@@ -39,6 +42,7 @@ class Placement:
         places: the address of each value that isn't a view, by value number.
         at: the layout of each value, by value number.
         arena: the bytes of the planned arena. Scratch that isn't planned follows it, and all steps share it.
+        describe: describes its regions.
         constants, checks, steps: parts of the program.
         first_write: the number of the first step that writes to an argument; None: there is none.
         scratch_bytes: the bytes of the scratch behind the arena.
@@ -46,8 +50,13 @@ class Placement:
 
     def __init__(self, function: func.FuncOp) -> None:
         self.function = function
-        self.body: Body = read_body(function)
-        self.at: list[Layout] = layouts(function, self.body)
+        body, at = layouts_at_entry(function)
+        # code generation adds values to them
+        self.body: Body = replace(
+            body, values=[*body.values], types=[*body.types], producer=[*body.producer]
+        )
+        self.at: list[Layout] = [*at]
+        self.describe = descriptions(function)
         self.argument_strides = argument_strides(function, self.body)
         self.places: dict[int, Place] = {
             v: Place("arg", i, 0) for i, v in enumerate(self.body.arguments)

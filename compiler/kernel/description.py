@@ -20,13 +20,15 @@ from typing import Any
 
 from gflow.dialects.attributes import read
 from gflow.dialects.constants import is_splat
-from gflow.dialects.mlir import ir
+from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType, row_major_strides, type_of, without_ones
 
 from ..ir.contractions import CONTRACTIONS
 from ..ir.errors import CannotLower
+from ..ir.ssa import Op
 from ..ir.views import Row
+from ..memory.analyses import analysis
 from .dimensions import neighbours
 
 #: for each dimension of a value, the dimension of the index space that it maps to; -1 where its size is 1
@@ -355,6 +357,28 @@ def describe(
         stores.append(Access(i, ty.dtype, d.strides(ty.shape, own, dim_map), node))
     kernel = Kernel(d.space, d.reduced, d.nodes, d.loads, d.indices, stores)
     return simplify(kernel)
+
+
+class Descriptions:
+    """The kernels of a function's regions, each described once for the same strides."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, tuple[tuple[int, ...], ...], int], Kernel] = {}
+
+    def __call__(
+        self, o: Op, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]]
+    ) -> Kernel:
+        """As `describe`, of an op of the function. The caller must not modify the result."""
+        key = o.index, (*inputs, *outputs), len(inputs)
+        if key not in self._known:
+            self._known[key] = describe(o.op, inputs, outputs)
+        return self._known[key]
+
+
+def descriptions(function: func.FuncOp) -> Descriptions:
+    """The descriptions of a function's regions, for code that has not changed the function yet: they may come from
+    the cache."""
+    return analysis(function, descriptions, Descriptions)
 
 
 def with_rows(k: Kernel, loads: Sequence[Row | None], stores: Sequence[Row | None]) -> Kernel:

@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 @dataclass
 class _Scope:
-    """The cached results by function, analysis and options, and whether a pass is running."""
+    """The cached results by analysis and options, each with its function, and whether a pass is running."""
 
-    known: dict[tuple[ir.Operation, Any], Any] = field(default_factory=dict)
+    known: dict[Any, list[tuple[ir.Operation, Any]]] = field(default_factory=dict)
     in_pass: bool = False
 
 
@@ -32,7 +32,12 @@ _scope: ContextVar[_Scope | None] = ContextVar("scope", default=None)
 
 @contextmanager
 def analyses_kept() -> Iterator[None]:
-    """A scope in which analyses are cached, until its end or until `forget`."""
+    """A scope in which analyses are cached, until its end or until `forget`. Inside a scope, outside of passes, it is
+    that scope."""
+    scope = _scope.get()
+    if scope is not None and not scope.in_pass:
+        yield
+        return
     token = _scope.set(_Scope())
     try:
         yield
@@ -83,7 +88,11 @@ def analysis(function: func.FuncOp, key: Any, make: Callable[[], T]) -> T:
     scope = _scope.get()
     if scope is None:
         return make()
-    at = function.operation, key
-    if at not in scope.known:
-        scope.known[at] = make()
-    return scope.known[at]
+    # not by the function's hash, which changes with its attributes
+    entries = scope.known.setdefault(key, [])
+    for known, found in entries:
+        if known == function.operation:
+            return found  # type: ignore[no-any-return]
+    made = make()
+    entries.append((function.operation, made))
+    return made

@@ -120,10 +120,7 @@ def lives_of(
         take_over: whether a kernel's result may take over the buffer of an operand whose last use it is.
         read: the function's body and layouts, if they are known.
     """
-    if read is None:
-        body = read_body(function)
-        read = body, layouts(function, body)
-    body, at = read
+    body, at = read or read_layouts(function)
     target = aliases(function, body)
     place: dict[int, str] = {}
     for n, (v, alias) in enumerate(zip(owners(body, at, target), target)):
@@ -137,7 +134,22 @@ def lives_at_entry(function: func.FuncOp, *, take_over: bool = True) -> Lives:
     The caller must not modify the result.
     """
     key = (lives_at_entry, take_over)
-    return analysis(function, key, lambda: lives_of(function, take_over=take_over))
+    read = layouts_at_entry(function)
+    return analysis(function, key, lambda: lives_of(function, take_over=take_over, read=read))
+
+
+def read_layouts(function: func.FuncOp) -> tuple[Body, list[Layout]]:
+    """A function's body, and the layouts of its values."""
+    body = read_body(function)
+    return body, layouts(function, body)
+
+
+def layouts_at_entry(function: func.FuncOp) -> tuple[Body, list[Layout]]:
+    """As `read_layouts`, for code that has not changed the function yet: the result may come from the cache.
+
+    The caller must not modify the result.
+    """
+    return analysis(function, layouts_at_entry, lambda: read_layouts(function))
 
 
 def lives_in(

@@ -10,7 +10,6 @@ from itertools import groupby
 
 from gflow.compiler.ir.contractions import root_of
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.description import describe
 from gflow.compiler.kernel.selection.choice import CPU_FIELDS, check_target, choice_of
 from gflow.compiler.kernel.selection.cpu.chooser import OTHERS
 from gflow.compiler.kernel.selection.cpu.loops import runs
@@ -108,7 +107,7 @@ def _fused(b: Builder, o: Op) -> None:
         op, epilogue = split(b, o, root)
         _CONTRACTIONS[op.name](b, op, epilogue)
         return
-    k = describe(o.op, [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results])
+    k = b.describe(o, [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results])
     b.choice.check(b.choice.kind == "loops" or not runs(k), "is not for a fused region")
     loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
     b.launch(k, loads, stores, b.label(o), way=b.choice)

@@ -18,6 +18,7 @@ from ...ir.ssa import Op
 from ...ir.views import IN_PLACE, PADDED, is_view
 from ...memory.liveness import Lives
 from ..contest import Contest
+from ..description import Descriptions, descriptions
 from .choice import Choice, choice_of
 from .cpu.chooser import Chooser
 
@@ -33,7 +34,7 @@ def choices(
     """The choice for each op that runs, by the op's number.
 
     Args:
-        function: the function.
+        function: the function, which the caller has not changed yet.
         lives: its values' layouts, live ranges and places.
         target: the target.
         threads: CPU: the most threads that run a kernel; 0: the number of the host's CPUs.
@@ -44,7 +45,8 @@ def choices(
         PassError: an op has no kernel for the target.
     """
     found = {}
-    for o, choose in _running(function, lives, target, threads, blas, isa):
+    known = descriptions(function)
+    for o, choose in _running(function, lives, target, threads, blas, isa, known):
         try:
             found[o.index] = choose(o)
         except CannotLower as error:
@@ -71,7 +73,7 @@ class Contested:
 
 def contested(function: func.FuncOp, lives: Lives, threads: int, isa: str) -> dict[int, Contested]:
     """The products whose kernels can be compared on a CPU, by the op's number."""
-    choose = Chooser(lives, threads, True, PROCESSORS.get(isa))
+    choose = Chooser(lives, descriptions(function), threads, True, PROCESSORS.get(isa))
     found = {}
     for o in lives.body.ops:
         if KERNEL in o.op.attributes and choice_of(o.op).kind in (
@@ -89,6 +91,7 @@ def contested(function: func.FuncOp, lives: Lives, threads: int, isa: str) -> di
 
 def decided(
     product: Contested,
+    function: func.FuncOp,
     lives: Lives,
     threads: int,
     isa: str,
@@ -103,7 +106,8 @@ def decided(
     """
     choice = product.choice
     if won[product.contest] != product.own:
-        choice = Chooser(lives, threads, True, PROCESSORS.get(isa), won)(product.op)
+        given = descriptions(function), threads, True, PROCESSORS.get(isa), won
+        choice = Chooser(lives, *given)(product.op)
     return replace(choice, tuned=device)
 
 
@@ -113,21 +117,27 @@ def scratch_of(function: func.FuncOp, lives: Lives, target: Target) -> dict[int,
     Ops without a kernel are left out, such as reshapes that `gflow-materialize` will turn into copies.
     """
     found = {}
-    for o, choose in _running(function, lives, target, 0, True, ""):
+    for o, choose in _running(function, lives, target, 0, True, "", Descriptions()):
         with suppress(CannotLower):
             found[o.index] = choose(o).scratch
     return {i: size for i, size in found.items() if size}
 
 
 def _running(
-    function: func.FuncOp, lives: Lives, target: Target, threads: int, blas: bool, isa: str
+    function: func.FuncOp,
+    lives: Lives,
+    target: Target,
+    threads: int,
+    blas: bool,
+    isa: str,
+    describe: Descriptions,
 ) -> Iterator[tuple[Op, Callable[[Op], Choice]]]:
     """The ops that run, in order, each with the function that selects its kernel."""
     choose: Callable[[Op], Choice]
     if not target.gpu:
-        choose = Chooser(
-            lives, threads or os.cpu_count() or 1, blas, PROCESSORS.get(isa or host_level())
-        )
+        processor = PROCESSORS.get(isa or host_level())
+        most = threads or os.cpu_count() or 1
+        choose = Chooser(lives, describe, most, blas, processor)
     else:
         # start-up time: programs for CPUs do not need the selection for GPUs
         from .gpu.chooser import chooser

@@ -47,7 +47,7 @@ from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.records import record
 
-from ..base import Pass
+from ..base import Kept, Pass
 from .search import choose
 from .strategies import STRATEGIES, without_reuse
 
@@ -75,7 +75,7 @@ class PlanMemoryOptions:
     )
 
 
-def run(function: func.FuncOp, options: PlanMemoryOptions) -> None:
+def run(function: func.FuncOp, options: PlanMemoryOptions) -> Kept:
     """Assign a place to each value of the function, in bytes of the arena.
 
     Raises:
@@ -100,6 +100,7 @@ def run(function: func.FuncOp, options: PlanMemoryOptions) -> None:
     for (i, need), offset in zip(needs.items(), offsets[len(lives.buffers) :]):
         lives.body.ops[i].op.attributes["gflow.scratch"] = ir.DenseI64ArrayAttr.get([offset, need])
     set_number(function, "lower_bound", lower_bound(buffers))
+    return Kept.BODY
 
 
 PASS = Pass("gflow-plan-memory", run, PlanMemoryOptions, __doc__ or "")

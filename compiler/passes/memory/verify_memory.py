@@ -32,10 +32,10 @@ from gflow.compiler.ir.errors import PassError
 from gflow.compiler.memory.plan_check import problems
 from gflow.dialects.mlir import func
 
-from ..base import NoOptions, Pass
+from ..base import Kept, NoOptions, Pass
 
 
-def run(function: func.FuncOp, options: NoOptions) -> None:
+def run(function: func.FuncOp, options: NoOptions) -> Kept:
     """Check the function's memory plan.
 
     Raises:
@@ -43,6 +43,7 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
     """
     for message, op in problems(function):
         raise PassError(message, op)
+    return Kept.BODY
 
 
 PASS = Pass("gflow-verify-memory", run, NoOptions, __doc__ or "")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from gflow.compiler.ir.contractions import root_operands
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
-from gflow.compiler.kernel.description import describe
 from gflow.compiler.kernel.selection.cpu.rows import Rows, granule_of
 from gflow.compiler.kernel.tiles import Tiled, tiles_of
 from gflow.dialects import builder
@@ -118,7 +117,7 @@ def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
         else:
             stored.append(r)
     inputs = [b.strides(v) for v in o.operands]
-    kernel = describe(o.op, inputs, [b.strides(v) for v in o.results])
+    kernel = b.describe(o, inputs, [b.strides(v) for v in o.results])
     place, copy_to = None, None
     if returned is None:
         place = None if b.choice.into < 0 else b.place(o.results[b.choice.into])

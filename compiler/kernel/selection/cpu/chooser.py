@@ -31,7 +31,7 @@ from ....memory.liveness import Lives
 from ...blocks import ITEM, Problem
 from ...contest import Contest
 from ...convolution import ROLES, geometry, packed_geometry
-from ...description import Kernel, describe
+from ...description import Descriptions, Kernel
 from ...movement import converting, zeros
 from ...tiles import tiles_of
 from ..choice import Choice, Way, blocked
@@ -64,6 +64,7 @@ class Chooser:
 
     Attributes:
         lives: layouts, places and live ranges of the function's values.
+        describe: describes its regions.
         threads: the most threads that run a kernel.
         blas: whether kernels may call the BLAS.
         processor: the row of the processor table that gflow's own products are blocked for; None: no such products.
@@ -73,6 +74,7 @@ class Chooser:
     """
 
     lives: Lives
+    describe: Descriptions
     threads: int
     blas: bool
     processor: Processor | None = None
@@ -118,8 +120,8 @@ class Chooser:
 
     def _describe(self, o: Op) -> Kernel:
         at = self.lives.at
-        return describe(
-            o.op, [at[v].strides for v in o.operands], [at[v].strides for v in o.results]
+        return self.describe(
+            o, [at[v].strides for v in o.operands], [at[v].strides for v in o.results]
         )
 
     # -- contractions
