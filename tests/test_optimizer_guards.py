@@ -195,6 +195,26 @@ def numpy_number(o: Any, group: Any, p: Any, state: Any) -> None:
     p.sub_(p.grad, alpha=float(numpy.float64(0.05)) * min(1.0, group["k"] / 3))
 
 
+def exponent(o: Any, group: Any, p: Any, state: Any) -> None:
+    """PyTorch takes such calls apart, and computes with the numbers."""
+    p.sub_(p.grad.abs().pow_(1 / (group["k"] + 1)).pow_(group["k"] + 1), alpha=group["lr"])
+
+
+def shapes(o: Any, group: Any, p: Any, state: Any) -> None:
+    """Numbers that say how large results are, or where elements are."""
+    n, flat = group["k"] % 2 + 1, p.grad.flatten()
+    found = [
+        flat[::n],
+        flat[n - 1 :],
+        flat[None, : n - 4],
+        flat.narrow(0, n - 1, 1),
+        flat.split(n)[0],
+    ]
+    found += [flat.topk(n)[0], torch.zeros(n), torch.arange(n), flat.repeat(n), p.grad.roll(n)[0]]
+    found += [flat.repeat(9).std(correction=n), nn.functional.pad(flat, (n, 0), value=n / 2)]
+    p.sub_(p.grad * sum(f.sum() * (i + 1) for i, f in enumerate(found)), alpha=group["lr"])
+
+
 CASES: dict[str, tuple[Any, int]] = {
     "warm-up": (optimizer_class(warm_up, {"k": 0}), 2),
     "counter of a parameter": (optimizer_class(own_counter, {}), 2),
@@ -218,6 +238,8 @@ CASES: dict[str, tuple[Any, int]] = {
     "written only": (optimizer_class(written_only, {"k": 0, "seen": 0.0}), 1),
     "imported names": (optimizer_class(imported, {"k": 0}), 2),
     "numpy's functions": (optimizer_class(by_numpy, {"k": 0}), 2),
+    "exponent": (optimizer_class(exponent, {"k": 0}), 1),
+    "shapes": (optimizer_class(shapes, {"k": 0}), 2),
     "limit": (optimizer_class(numpy_number, {"k": 0}), 1),
 }
 
@@ -603,6 +625,30 @@ def test_a_key_that_nothing_reads_is_an_error() -> None:
     optimizer = optim.SGD([{"params": model.parameters(), "wd_mult": 0.5}], lr=0.1)
     with pytest.raises(gflow.GraphError, match=r"parameter group 0 has the key 'wd_mult' \(0.5\)"):
         Train(model, optimizer)(*batches(1)[0])
+
+
+def test_a_key_that_the_class_names_is_its_own() -> None:
+    """It is for other groups, or was read when state was made."""
+
+    class Named(optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for group in self.param_groups:
+                if "rank" in group:
+                    super().step()
+                else:
+                    group["lr"] *= group["wd_mult"]
+
+    model = make_model()
+    other = copy.deepcopy(model)
+    optimizers = [
+        Named([{"params": m.parameters(), "wd_mult": 0.5, "rank": 1}], lr=0.1)
+        for m in (model, other)
+    ]
+    x, y = batches(1)[0]
+    Train(model, optimizers[0])(x, y)
+    eager_step(other, optimizers[1], x, y)
+    assert_same(model, other)
 
 
 @pytest.mark.parametrize("scheduled", [False, True])

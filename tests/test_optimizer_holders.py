@@ -249,3 +249,37 @@ def test_buffers_that_come_to_lie_in_one_memory(way: str) -> None:
                 results.append(call(torch.ones(4)).clone())
         found.append([*results, copy.deepcopy(net.state_dict())])
     torch.testing.assert_close(*found)
+
+
+class Wrapping(optim.Optimizer):
+    """Its groups and state are another optimizer's, and it keeps a tensor of each parameter itself, by its id."""
+
+    param_groups = property(lambda self: self.inner.param_groups)  # type: ignore[assignment]
+    state = property(lambda self: self.inner.state)  # type: ignore[assignment]
+
+    def __init__(self, params: Any) -> None:
+        self._optimizer_step_pre_hooks = collections.OrderedDict()
+        self._optimizer_step_post_hooks = collections.OrderedDict()
+        self.inner = optim.Adam(params, lr=0.01)
+        self.defaults, self.means = self.inner.defaults, dict[int, torch.Tensor]()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.inner.step()
+        for p in self.param_groups[0]["params"]:
+            mean = self.means.setdefault(id(p), torch.zeros_like(p))
+            p.sub_(mean.lerp_(p.grad, 0.1), alpha=0.01)
+
+
+def test_groups_of_another_optimizer() -> None:
+    model = nn.Linear(4, 3).double()
+    other = copy.deepcopy(model)
+    reference = Wrapping(other.parameters())
+    graph = Step(model, Wrapping(model.parameters()))
+    for _ in range(3):
+        x = torch.randn(2, 4).double()
+        graph(x)
+        other.zero_grad()
+        other(x).square().mean().backward()
+        reference.step()
+    torch.testing.assert_close(list(model.parameters()), list(other.parameters()))

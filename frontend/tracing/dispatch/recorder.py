@@ -35,7 +35,7 @@ from .call_checks import call_problem
 from .failures.refusals import name_if_refusing
 from .foreach import split_foreach
 from .shapes.fakes import fake_call, same_memory
-from .symbols.argument_numbers import is_of_call, plain, settled
+from .symbols.argument_numbers import has_number, plain, settled
 from .symbols.number_nodes import Number, number_of
 from .symbols.numbers import wrap
 
@@ -398,7 +398,8 @@ class Recorder(TorchDispatchMode):
         if name in _SHIFTS:
             args = self._shifted(args)
         loc = self.locator.here()
-        if self.takes_numbers and (is_of_call(args) or is_of_call([*kwargs.values()])):
+        takes = self.takes_numbers or self.locator.optimizer
+        if takes and (has_number(args) or has_number([*kwargs.values()])):
             args, kwargs = settled(func, args, kwargs)
         if func is _ITEM:
             constant = getattr(args[0], "constant", None)

@@ -154,7 +154,9 @@ def _on_copies(
         memo |= {id(v): _copy(v) for v in tensors}
     generators = torch.get_rng_state(), random.getstate()
     copies = [{k: _deep_copy(v, memo) for k, v in attributes.items()} for attributes in saved]
-    for group in {id(g): g for attributes in copies for g in attributes["param_groups"]}.values():
+    for group in {
+        id(g): g for attributes in copies for g in attributes.get("param_groups", ())
+    }.values():
         group["params"] = [p for p in group["params"] if id(p) in taken]
         if group.get("capturable"):  # it selects the device of counters, and is refused on a CPU
             group["capturable"] = False

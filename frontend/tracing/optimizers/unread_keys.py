@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import unwrap
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -54,22 +56,39 @@ def unread_problem(optimizer: torch.optim.Optimizer) -> str | None:
     return None
 
 
+def _named(optimizers: Sequence[Any]) -> set[str]:
+    """The strings that stand in the code of optimizers' own classes."""
+    classes = {c for o in optimizers for c in type(o).__mro__ if c is not torch.optim.Optimizer}
+    held: list[Any] = [unwrap(f) for c in classes for f in vars(c).values() if callable(f)]
+    found: set[str] = set()
+    while held:
+        value = held.pop()
+        if isinstance(value, FunctionType):
+            held.append(value.__code__)
+        elif isinstance(value, CodeType):
+            held += value.co_consts
+        elif isinstance(value, tuple):
+            held += value
+        elif isinstance(value, str):
+            found.add(value)
+    return found
+
+
 def foreign_keys(
     optimizers: Sequence[Any], groups: Sequence[tuple[int, dict[str, Any], Any]]
 ) -> str | None:
-    """A key of a group that is not the optimizer's own and that its step did not read, as an error message; None if
-    there is none.
-
-    Args:
-        optimizers: the optimizer, and those that it contains.
-        groups: the indices of groups, with their mirrors.
-    """
+    """A key of a group that the optimizer's class does not name, and its step does not read. optimizers: it, and what
+    it holds; groups: their numbers, and what stood for each while the step was traced."""
     own = {*_INERT}
     for optimizer in optimizers:
         own |= {*getattr(optimizer, "defaults", {})}
+    named: set[str] | None = None
     for i, group, mirror in groups:
         for key in group:
             if key in own or key in mirror.seen.keys or is_note(key):
+                continue
+            named = _named(optimizers) if named is None else named
+            if key in named:  # for other groups, or for state that is there
                 continue
             return (
                 f"parameter group {i} has the key {key!r} ({group[key]!r}), which step() did not read and which "

@@ -23,14 +23,13 @@ def _unsafe_parts(
     return overlaps.unsafe_parts(func.__name__, *args, **kwargs)
 
 
-def _clamp_(
+def _by_copy(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor:
     # In place and with traced numbers, PyTorch would decompose its slow Python reference.
     if not any(number_of(a) is not None for a in (*args[1:], *kwargs.values())):
         return func(*args, **kwargs)
-    tensor = args[0]
-    return tensor.copy_(torch.clamp(*args, **kwargs))
+    return args[0].copy_(getattr(torch, func.__name__[:-1])(*args, **kwargs))
 
 
 def _polygamma_(
@@ -130,8 +129,8 @@ _UNSAFE = (
     aten.unsafe_split_with_sizes.default,
 )  # fmt: skip
 
-#: handlers of methods whose writes need the usual checks
-IN_PLACE = (_clamp_, _polygamma_)
+#: of those, methods that write like others do
+IN_PLACE = (_by_copy, _polygamma_)
 
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(_UNSAFE, _unsafe_parts),
@@ -158,7 +157,6 @@ HANDLERS: dict[Any, Handler] = {
         _restrided,
     ),
     Tensor.data.__set__: _other_memory,  # type: ignore[attr-defined]
-    Tensor.clamp_: _clamp_,
-    torch.clamp_: _clamp_,
+    **dict.fromkeys((Tensor.clamp_, torch.clamp_, Tensor.pow_), _by_copy),
     Tensor.polygamma_: _polygamma_,
 }

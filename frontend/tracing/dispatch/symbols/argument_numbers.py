@@ -11,6 +11,7 @@ has special cases for some numbers, a guard records which case applies:
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -24,6 +25,8 @@ aten = torch.ops.aten
 _RANGES = ("aten::arange", "prims::iota", "aten::linspace", "aten::logspace", "aten::range")
 #: parameter types of schemas that accept a number
 _TAKE_NUMBERS = ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
+#: parameters that take a number, by which a kernel is made
+_CONSTANT = ("correction",)
 _POWERS = (aten.pow.Tensor_Scalar,)
 _SHIFTS = (
     "__lshift__",
@@ -35,27 +38,41 @@ _SHIFTS = (
 )
 
 
+@functools.cache
+def _taking(func: Any) -> frozenset[int | str]:
+    """The places and names of an op's parameters for which a number may be an input of the program."""
+    schema = func._schema
+    if schema.name in _RANGES:
+        return frozenset()
+    return frozenset(
+        place
+        for n, a in enumerate(schema.arguments)
+        if str(a.type) in _TAKE_NUMBERS and a.name not in _CONSTANT
+        for place in (n, a.name)
+    )
+
+
 def settled(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of an op, in which only numbers that can be inputs remain traced."""
-    schema = func._schema.arguments
-    kinds = {a.name: str(a.type) for a in schema}
-    ranged = func._schema.name in _RANGES
+    """The arguments of an op, of which numbers are left that it takes as inputs."""
+    taking = _taking(func)
 
-    def settle(arg: Any, kind: str, place: int | str) -> Any:
+    def settle(arg: Any, place: int | str, inside: bool = False) -> Any:
         if isinstance(arg, (list, tuple)):
-            return type(arg)([settle(a, "", place) for a in arg])
+            return type(arg)([settle(a, place, True) for a in arg])
         node = number_of(arg)
-        if node is None or not node.of_call:
+        if node is None:
             return arg
-        takes = not ranged and kind in _TAKE_NUMBERS
+        takes = place in taking and not inside
+        if not node.of_call:
+            return arg if takes else node.concrete()
         return arg if takes and _is_usual(func, node, place, words) else _constant(node, takes)
 
     words = plain(args), {k: plain(v) for k, v in kwargs.items()}
     return (
-        tuple([settle(a, kinds[s.name], n) for n, (a, s) in enumerate(zip(args, schema))]),
-        {k: settle(a, kinds[k], k) for k, a in kwargs.items()},
+        tuple([settle(a, n) for n, a in enumerate(args)]),
+        {k: settle(a, k) for k, a in kwargs.items()},
     )
 
 
@@ -112,9 +129,8 @@ def plain(value: Any) -> Any:
     return value if node is None else node.hint
 
 
-def is_of_call(value: Any) -> bool:
-    """Whether an argument of an op is, or contains, a number of the call."""
+def has_number(value: Any) -> bool:
+    """Whether an argument of an op is, or holds, a traced number."""
     if isinstance(value, (list, tuple)):
-        return any(map(is_of_call, value))
-    node = number_of(value)
-    return node is not None and node.of_call
+        return any(map(has_number, value))
+    return number_of(value) is not None
