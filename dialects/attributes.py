@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from .constants import as_resource
 from .mlir import ir
 from .opdef import Attr, OpDef, VerifyError
 from .types import NO_KERNELS, TensorType, try_tensor_type
+
+T = TypeVar("T")
 
 KIND_NAMES = {
     "i64": "an i64 integer",
@@ -52,11 +55,24 @@ def to_mlir(spec: Attr, value: Any) -> ir.Attribute:
 
 #: MLIR uniques attributes per context; reading an array costs microseconds, looking it up does not
 _arrays: dict[ir.Attribute, tuple[int, ...]] = {}
+#: the same for what others make of attributes, by attribute and reader
+_read: dict[tuple[ir.Attribute, Any], Any] = {}
 
 
 def forget_attributes() -> None:
-    """Empty the look-up: its entries keep the contexts of their attributes alive."""
+    """Empty the look-ups: their entries keep the contexts of their attributes alive."""
     _arrays.clear()
+    _read.clear()
+
+
+def read_once(attr: ir.Attribute, reader: Callable[[ir.Attribute], T]) -> T:
+    """What `reader`, a function that depends on nothing else, makes of an attribute. The caller must not modify it."""
+    key = attr, reader
+    if key not in _read:
+        if len(_read) > 100_000:
+            _read.clear()
+        _read[key] = reader(attr)
+    return _read[key]  # type: ignore[no-any-return]
 
 
 def _remembered(attr: ir.Attribute, value: tuple[int, ...]) -> tuple[int, ...]:

@@ -84,15 +84,15 @@ def state_reach(b: Placement, ops: Sequence[Op], begin: int) -> None:
 
     They end with the value of `ops`, or the scratch, that contains the address.
     """
-    spans = []
+    spans: list[tuple[str, int, int, int]] = []
     for v in dict.fromkeys(v for o in ops for v in (*o.operands, *o.results)):
         if b.at[v].base in b.places and b.body.types[v].numel:
-            ref = b.ref(v)
-            last = sum((n - 1) * s for n, s in zip(ref.type.shape, ref.strides))
-            size = (1 + last) * ref.type.itemsize
+            (space, index, low), ty = b.place(v), b.body.types[v]
+            last = sum([(n - 1) * s for n, s in zip(ty.shape, b.strides(v))])
+            size = (1 + last) * ty.itemsize
             # the arena is planned for the greatest size
-            spans.append((ref.place, at_most(size) if ref.place.space == "arena" else size))
-    spans.append((Place("arena", 0, b.arena), -(-at_most(b.scratch_bytes) // 64) * 64))
+            spans.append((space, index, low, low + (at_most(size) if space == "arena" else size)))
+    spans.append(("arena", 0, b.arena, b.arena + -(-at_most(b.scratch_bytes) // 64) * 64))
     for n in range(begin, len(b.steps)):
         step = b.steps[n]
         if isinstance(step, KernelStep):
@@ -101,19 +101,18 @@ def state_reach(b: Placement, ops: Sequence[Op], begin: int) -> None:
             b.steps[n] = replace(step, reach=_reach(step.args, spans))
 
 
-def _reach(words: Sequence[Any], spans: Sequence[tuple[Place, int]]) -> tuple[int, ...]:
-    return tuple(
-        max(
-            (
-                first.offset + size - word.offset
-                for first, size in spans
-                if first[:2] == word[:2] and first.offset <= word.offset <= first.offset + size
-            ),
-            default=0,
-        )
-        for word in words
-        if isinstance(word, Place)
-    )
+def _reach(words: Sequence[Any], spans: Sequence[tuple[str, int, int, int]]) -> tuple[int, ...]:
+    found = []
+    for word in words:
+        if isinstance(word, Place):
+            space, index, at = word
+            inside = [
+                high - at
+                for in_space, number, low, high in spans
+                if low <= at <= high and number == index and in_space == space
+            ]
+            found.append(max(inside, default=0))
+    return tuple(found)
 
 
 def _constant(b: Placement, o: Op) -> None:

@@ -74,6 +74,8 @@ def _work(
         return _fused(op)
     if name != "aten" and (name not in OPS or _is_free(name)):
         return 0, False, ""
+    if name in OPS and OPS[name].category == "elementwise":  # operands are as large as the result
+        return _arithmetic(name, [], [builder.type_of(op.results[0])]), False, ""
     operands = [builder.type_of(v) for v in op.operands]
     results = results or [builder.type_of(v) for v in op.results]
     if name in _CONTRACTIONS:

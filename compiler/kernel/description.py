@@ -165,14 +165,14 @@ class _Describer:
         operands = list(op.operands)
         if name in CONTRACTIONS or (name == "reshape" and _is_root(operands[0])):
             return self.root(ty, dim_map)
+        if name == "constant":
+            elements = op.attributes["value"]
+            if not is_splat(elements):
+                raise CannotLower("a constant in a kernel must be a splat")
+            return self.add(Node("const", ty.dtype, attrs={"value": _splat_value(elements)}))
         definition = OPS[name]
         attrs = read(definition, op.attributes) if definition.attrs else {}
         match name:
-            case "constant":
-                elements = op.attributes["value"]
-                if not is_splat(elements):
-                    raise CannotLower("a constant in a kernel must be a splat")
-                return self.add(Node("const", ty.dtype, attrs={"value": _splat_value(elements)}))
             case "iota":
                 return self.convert_index(
                     self.index(ty.shape, [int(d == attrs["dim"]) for d in range(ty.rank)], dim_map),

@@ -96,11 +96,12 @@ class _Passes:
         self._shape: tuple[int, ...] = ()
         self._depth: dict[ir.Value, int] = {}
         for op in body:
-            if op.name == "gflow.reduce" and self.numel < 0:
+            if op.name == "gflow.reduce":
                 ty = builder.type_of(op.operands[0])
                 dims = read_attributes(OPS["reduce"], op.attributes)["dims"]
                 self.numel, self._shape = ty.numel, ty.shape
                 self.kept = [d for d, n in enumerate(ty.shape) if n != 1 and d not in dims]
+                break
         if self.numel < 0:
             return
         depths = self._depth

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from gflow.compiler.targets import Target
-from gflow.dialects.attributes import from_mlir, to_mlir
+from gflow.dialects.attributes import from_mlir, read_once, to_mlir
 from gflow.dialects.extents import current
 from gflow.dialects.marks import KERNEL, KERNEL_FIELDS, LOOP_FIELDS, TARGET
 from gflow.dialects.mlir import func, ir
@@ -281,7 +281,11 @@ def choice_of(op: ir.Operation) -> Choice:
     """
     if KERNEL not in op.attributes:
         raise CannotLower(f"no kernel is selected for '{op.name}'; run gflow-select-kernels first")
-    values = _values(ir.DictAttr(op.attributes[KERNEL]))
+    return read_once(op.attributes[KERNEL], _choice)
+
+
+def _choice(attribute: ir.Attribute) -> Choice:
+    values = _values(ir.DictAttr(attribute))
     then = tuple(Way(**_values(ir.DictAttr(way))) for way in values.pop("then", ()))
     return Choice(**values, then=then)
 
