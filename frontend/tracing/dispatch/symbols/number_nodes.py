@@ -28,6 +28,9 @@ class ScalarRecorder(Protocol):
         """Record an ATen op on 0-d tensors, and return its result. dtype: of the result, float64 or int64.
         words: keyword arguments of the op."""
 
+    def record_check(self, bad: tuple[Any, ...], error: str, message: str) -> None:
+        """The run ends with an error where `bad`, an op and its arguments, is true of a number out of a tensor."""
+
 
 def guard(recorder: ScalarRecorder, expr: Expr, expected: Any) -> None:
     """The trace holds only while `expr` gives what it gives now."""
