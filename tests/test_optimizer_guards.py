@@ -10,6 +10,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from math import sqrt
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -215,6 +216,22 @@ def shapes(o: Any, group: Any, p: Any, state: Any) -> None:
     p.sub_(p.grad * sum(f.sum() * (i + 1) for i, f in enumerate(found)), alpha=group["lr"])
 
 
+def by_foreach(o: Any, group: Any, p: Any, state: Any) -> None:
+    """The way that is taken by `foreach` rounds otherwise."""
+    rate = math.sqrt(group["lr"] / 3)
+    if group["foreach"] is not False:
+        rate = torch.tensor([rate], dtype=torch.float32).unbind()[0]
+    p.sub_(p.grad * rate)
+
+
+def by_norm(o: Any, group: Any, p: Any, state: Any) -> None:
+    """Python divides by what is 0 for no gradient."""
+    if not state:
+        state["mean"] = torch.zeros_like(p)
+    state["mean"].lerp_(p.grad * (1 / p.grad.norm().item()), 0.5)
+    p.sub_(state["mean"], alpha=group["lr"])
+
+
 CASES: dict[str, tuple[Any, int]] = {
     "warm-up": (optimizer_class(warm_up, {"k": 0}), 2),
     "counter of a parameter": (optimizer_class(own_counter, {}), 2),
@@ -240,6 +257,8 @@ CASES: dict[str, tuple[Any, int]] = {
     "numpy's functions": (optimizer_class(by_numpy, {"k": 0}), 2),
     "exponent": (optimizer_class(exponent, {"k": 0}), 1),
     "shapes": (optimizer_class(shapes, {"k": 0}), 2),
+    "norm": (optimizer_class(by_norm, {}), 1),
+    "foreach": (optimizer_class(by_foreach, {"foreach": None}), 1),
     "limit": (optimizer_class(numpy_number, {"k": 0}), 1),
 }
 
@@ -615,6 +634,21 @@ def test_a_call_that_fails_undoes_hooks() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.1
     graph(x, y)
     assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_numbers_that_python_refuses() -> None:
+    """Whether a number that comes out of a tensor is 0 is known in the run alone: it ends as eagerly, unchanged."""
+    model = make_model()
+    optimizer = optimizer_class(by_norm, {})(model.parameters())
+    graph = Train(model, optimizer)
+    x, y = batches(1)[0]
+    graph(x, y)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ZeroDivisionError, match=f"division by zero\n.*{Path(__file__).name}:"):
+        graph(x * 0, y)
+    torch.testing.assert_close(model.state_dict(), before)
+    with pytest.raises(ZeroDivisionError):
+        eager_step(model, optimizer, x * 0, y)
 
 
 # keys of groups

@@ -74,6 +74,15 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, _PLAIN) and number_of(value) is None
 
 
+def _is_of_torch(optimizer: Any) -> bool:
+    """Whether an optimizer is one of PyTorch's, whose `foreach` and `fused` steps compute the same as the plain one;
+    others may round otherwise in each."""
+    base = torch.optim.Optimizer
+    return any(
+        c.__module__.startswith("torch.optim.") for c in type(optimizer).__mro__ if c is not base
+    )
+
+
 def _is_helper(value: Any) -> bool:
     """Whether an object keeps plain Python state that the step may use."""
     module = type(value).__module__.partition(".")[0]
@@ -369,7 +378,7 @@ class Exchange:
             if key == "params":
                 traced = [self.parameter(p) for p in value]
                 self._mirrors[id(value)] = (value, traced)
-            elif key in ("foreach", "fused"):
+            elif key in ("foreach", "fused") and _is_of_torch(optimizer):
                 traced = False
             elif key == "capturable" and self.capturable:
                 traced = True

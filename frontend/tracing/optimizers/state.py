@@ -255,12 +255,19 @@ def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tenso
     missing = [p for p in parameters if not any(state.get(p) for state in states)]
     if not missing:
         return True
-    _, _, first = _probe(optimizer, missing, [_zeros(p) for p in missing], None)
+    generator = torch.Generator().manual_seed(0)
+    try:
+        _, _, first = _probe(optimizer, missing, [_zeros(p) for p in missing], None)
+    except (
+        ArithmeticError,
+        ValueError,
+    ):  # Python divides by what is zero then, or takes its logarithm
+        gradients = [_zeros(p).normal_(generator=generator) for p in missing]
+        _, _, first = _probe(optimizer, missing, gradients, None)
     if not any(map(any, first)):
         return True
     sample = _sample(optimizer, missing)
     some = [missing[i] for i in sample]
-    generator = torch.Generator().manual_seed(0)
     noise = [_zeros(p).normal_(generator=generator) for p in some]
     after, state, _ = _probe(optimizer, some, _copy(noise), None)
     for blank in (False, True):
