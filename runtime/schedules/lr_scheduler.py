@@ -105,7 +105,8 @@ class WarmupLR(LRScheduler):
         scheduler_or_optimizer: the scheduler or optimizer that sets the learning rates after the warm-up.
         warmup_factor: the factor of the first step's learning rate.
         warmup_iters: the number of steps of the warm-up.
-        warmup_method: "linear": the factor grows linearly to 1; "constant": it is `warmup_factor` throughout.
+        warmup_method: "linear": learning rates grow linearly to the one after the warm-up; "constant": all are
+            multiplied by `warmup_factor`.
         warmup_prefix: the scheduler begins after the warm-up. Otherwise both begin together, and after the warm-up the
             scheduler continues as if there had been none.
     """

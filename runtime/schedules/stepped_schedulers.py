@@ -87,8 +87,8 @@ class ReduceLROnPlateau(_Stepped, lr_scheduler.ReduceLROnPlateau):
 class CosineAnnealingWarmRestarts(_Stepped, lr_scheduler.CosineAnnealingWarmRestarts):
     """`torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`; also takes `last_step`, `verbose` and
 
-    decay_rate: the factor of the initial learning rate at each restart. restart_limit: the number of cycles after
-    which the learning rate stays at `eta_min`; 0 for no limit.
+        decay_rate: each cycle begins at this factor times the first learning rate of the cycle before.
+        restart_limit: the number of cycles after which the learning rate stays at `eta_min`; 0 for no limit.
     """
 
     def __init__(
