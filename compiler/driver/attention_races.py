@@ -59,7 +59,7 @@ def race_attentions(function: func.FuncOp, racing: Racing, threads: int, isa: st
     found = []
     for o, choice, short in asked:
         measured = times[short]
-        if not measured:  # other work on the machine would decide: ours, as the model has it
+        if not measured:  # the machine was busy: gflow's own, as the model chose
             found.append(Race(o.index, f"{o.name} {o.op.location}", racing.device, {}))
             continue
         if measured["own"] > measured["aten"]:

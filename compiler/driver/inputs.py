@@ -15,7 +15,7 @@ from gflow.dialects.mlir import ir
 from ..ir.diagnostics import Diagnostic, at_operation, collect
 
 _SINGLE_OP = "source must contain a single top-level operation"
-#: the parser tells of resources that it hands to nobody; reproducers are read by us
+#: the parser's remark on resources without a reader; gflow reads reproducers itself
 _REPRODUCER_UNREAD = "ignoring unknown external resources for 'mlir_reproducer'"
 
 
@@ -79,12 +79,12 @@ def check_writable(name: str) -> None:
 def parse(
     text: str, name: str, context: ir.Context, diagnostics: list[Diagnostic], implicit: bool = True
 ) -> ir.Operation | None:
-    """The top-level op of a text, in MLIR's generic form or the dialect's assembly; None (and diagnostics) where
-    it is not valid.
+    """Parse a text, in MLIR's generic form or the dialect's assembly. Returns the top-level op; None with diagnostics
+    if the text is invalid.
 
     Args:
-        name: of the file, for diagnostics.
-        implicit: wrap what is no module in one.
+        name: the file's name, for diagnostics.
+        implicit: wrap ops that are not in a module in one.
     """
     beyond = limits.problem(text)
     if beyond is not None:
@@ -126,7 +126,7 @@ def _parse(
             module.body.append(op)
             return module.operation, found
         if not found:
-            # the parser fails and says nothing where an op's name is missing
+            # the parser fails without a diagnostic if an op's name is missing
             found.append(Diagnostic("error", "the input is not valid MLIR", name, 1, 1))
         errors = [d for d in found if d.severity == "error"]
         several = len(errors) == 1 and errors[0].message.startswith(_SINGLE_OP)

@@ -65,6 +65,6 @@ def _operation(value: Any) -> ir.Operation | None:
             return None
         return None if op.name in ("builtin.module", "func.func") else op
     except Exception:
-        # any object may be in a variable: an op erased meanwhile, one whose `op` is a property that raises. What is
-        # told of is the error that led here, which this one must not replace.
+        # any object may be in a variable: an erased op, or one whose property `op` raises. Such an error must not
+        # replace the one that is reported.
         return None

@@ -42,8 +42,7 @@ CODE_GENERATION = "code generation"
 
 
 class PipelineError(CompileError):
-    """A pipeline failed: which pass, the diagnostics that say why, and the reproducer, if one
-    was asked for."""
+    """A pipeline failed. The error has the pass, the diagnostics, and the reproducer if one was asked for."""
 
     def __init__(self, pass_name: str, diagnostics: list[Diagnostic]) -> None:
         self.pass_name = pass_name
@@ -92,7 +91,7 @@ class _Passes(Mapping[str, Pass]):
 
 
 def _pass_of(module: str) -> Pass | None:
-    """The pass that a module declares."""
+    """The pass that a module defines."""
     declared = getattr(importlib.import_module(module), "PASS", None)
     return declared if isinstance(declared, Pass) else None
 
@@ -158,7 +157,7 @@ class Step:
         return "(".join([*self.anchors, str(self.item)]) + ")" * len(self.anchors)
 
     def run(self, root: ir.Operation) -> bool:
-        """Run the pass on what its anchors select in `root`; whether analyses of it hold afterwards.
+        """Run the pass on the ops at its anchors in `root`; returns whether analyses of `root` remain valid.
 
         Raises:
             PassError: the pass is for another kind of op, or has failed.

@@ -32,11 +32,11 @@ _NAMES = {"panels": "own", "blas": "BLAS"}
 
 #: predicted speedup from which on a way is taken without a race, after several races have corrected the model
 _SURE = 1.25
-#: the same after one race. On one processor the ratios of measured to modelled speedup were between 1.5 and 2.5, so a
+#: the same after one race. On one processor the ratios of measured to modelled speedup were between 1.5 and 2.5: a
 #: way that is predicted to be this much faster is at most some percent slower.
 _SURE_OF_ONE = 1.6
 
-#: by how much a way may be slower at most that is taken without a race, where the processor is in the table
+#: the most by which a way that is taken without a race may be slower, for processors in the table
 _TOLERATED = 1.1
 
 #: equivalent programs by name
@@ -109,7 +109,7 @@ class _Contests:
                 own = self._sure(contest)
                 if own is None:
                     times = self.times[contest] = self.racing.measure(*race)
-                    if not times:  # what `gflow-select-kernels` chose stays
+                    if not times:  # the choice of `gflow-select-kernels` stays
                         continue
                     own = times["panels"] <= times["blas"]
                     modelled = self._modelled(contest)
@@ -118,8 +118,8 @@ class _Contests:
                 self.won[contest] = own
 
     def _modelled(self, contest: Contest) -> float | None:
-        """The modelled speedup of gflow's own kernel over the BLAS; None for products of few rows that read B where it
-        lies, which have no model."""
+        """The modelled speedup of gflow's own kernel over the BLAS; None for products of few rows that read B in
+        place, for which there is no model."""
         short = contest.shorter()
         if not cut(self.processor, short, self.threads).packed:
             return None

@@ -1,9 +1,9 @@
-"""Names and spellings of OneFlow's graphs.
+"""OneFlow's names, for programs written for OneFlow's graphs.
 
-attributes     what authors assign to a graph: modules apart, names of gflow's own refused
-functions      OneFlow's functions that PyTorch has no function for: `flow.cast`, `flow.gather_nd`, …
-graph_methods  methods of OneFlow's graphs that gflow's have under another name
-refused        names of OneFlow that gflow does not have, each with a sentence that says what to use instead
-switches       switches of OneFlow's `GraphConfig`: they act, warn or refuse
+attributes     attributes of a graph: modules are stored separately, and names that gflow defines are refused
+functions      OneFlow's functions without an equivalent in PyTorch: `flow.cast`, `flow.gather_nd`, …
+graph_methods  methods of OneFlow's graphs that have another name in gflow
+refused        names of OneFlow that gflow lacks, each with a sentence that says what to use instead
+switches       switches of OneFlow's `GraphConfig`: each is applied, warned about or refused
 views          modules as attributes of a graph: `graph.model` outside of `build()`, and containers of them
 """

@@ -1,5 +1,7 @@
-"""Attributes of a graph: modules, and lists, tuples and dicts of them, are kept apart and seen through views outside of
-`build()`. Names that `Graph` defines are refused, and names that only modules have say what to use instead.
+"""Attributes of a graph.
+
+Modules, and lists, tuples and dicts of them, are stored separately, and are views outside of `build()`. Names that
+`Graph` defines are refused. A name that only modules have is an error that says what to use instead.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from .views import view_of
 
 
 class Attributes:
-    """The part of `Graph` that holds what authors assign to it."""
+    """The part of `Graph` that stores attributes."""
 
     _own_names: ClassVar[Mapping[str, Any]] = {}
 
@@ -48,14 +50,14 @@ class Attributes:
             state.plans.clear()
 
     def _is_own(self, key: str, value: Any) -> bool:
-        """Whether a name is gflow's, and no subclass has made it its own."""
+        """Whether gflow defines a name, and no subclass overrides it."""
         if key == "build":  # a program may be chosen by assignment
             return not callable(value) or isinstance(value, torch.nn.Module)
         found = next((vars(c)[key] for c in type(self).__mro__ if key in vars(c)), None)
         return found is self._own_names[key]
 
     def __getattr__(self, key: str) -> Any:
-        # attributes that are modules, or hold some: themselves in `build()`, views elsewhere
+        # attributes that are or contain modules: the modules themselves in `build()`, views elsewhere
         state: Any = self.__dict__.get("_state")
         if state is None or key not in state.modules:
             kind = type(self).__name__
@@ -87,7 +89,7 @@ class Attributes:
 
 
 def own_names(graph: type) -> dict[str, Any]:
-    """The names that a class of graphs has, and `config`, with what they are in the class."""
+    """The names that a class of graphs defines, and `config`, with their values in the class."""
     found = {
         name: value
         for kind in reversed(graph.__mro__[:-1])
@@ -106,7 +108,7 @@ def _taken(kind: str, key: str) -> str:
 
 
 def modules_in(name: str, value: Any) -> dict[str, torch.nn.Module]:
-    """An attribute's modules: itself, or those in lists, tuples and dicts, by their names."""
+    """The modules of an attribute by name: the attribute itself, or those in a list, tuple or dict."""
     if isinstance(value, torch.nn.Module):
         return {name: unwrapped(value)}
     items: Iterable[tuple[Any, Any]] = ()
@@ -118,5 +120,5 @@ def modules_in(name: str, value: Any) -> dict[str, torch.nn.Module]:
 
 
 def _has_setter(graph: object, key: str) -> bool:
-    """Whether the class says what assigning an attribute does, as a property."""
+    """Whether the class defines a property of this name with a setter."""
     return hasattr(getattr(type(graph), key, None), "__set__")

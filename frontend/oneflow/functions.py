@@ -1,7 +1,6 @@
-"""OneFlow's functions that PyTorch has no function for, written with PyTorch's: `flow.cast`, `flow.gather_nd`, …
+"""OneFlow's functions without an equivalent in PyTorch, written with PyTorch's: `flow.cast`, `flow.gather_nd`, …
 
-They work on tensors of a graph and on others, with gradients, on every device. `refused.py` has the names that
-gflow does not have.
+They work in a graph and in eager mode, with gradients, on every device. `refused.py` has the names that gflow lacks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Methods of OneFlow's graphs that gflow's have under another name."""
+"""Methods of OneFlow's graphs that have another name in gflow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OneFlowMethods:
         return result, result
 
     def finish_compile_and_init_runtime(self) -> None:
-        """Accepted after `build_graph`, which leaves nothing to do.
+        """Does nothing: `build_graph` has compiled the program.
 
         Raises:
             GraphError: the graph has no program.

@@ -1,4 +1,4 @@
-"""Names of OneFlow that gflow does not have, each with a sentence that says what to use instead."""
+"""Names of OneFlow that gflow lacks, each with a sentence that says what to use instead."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NN = {
 
 _MODULE = "is a method of modules, and a graph has none of its own"
 
-#: graph.X, for what authors look for on a graph
+#: graph.X: attributes that authors look for on a graph
 GRAPH = {
     "eval": f"{_MODULE}: call eval() on the graph's modules (graph.model.eval()), and the next call of the graph runs "
     "the program for that mode",
@@ -76,7 +76,7 @@ GRAPH = {
 
 
 def of_graph(name: str) -> str | None:
-    """What to say of an attribute that a graph lacks and authors look for; None for any other name."""
+    """The sentence for an attribute that a graph lacks; None if there is none."""
     if name in GRAPH:
         return GRAPH[name]
     if not name.startswith("_") and hasattr(torch.nn.Module, name):

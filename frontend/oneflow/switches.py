@@ -1,4 +1,4 @@
-"""Switches of OneFlow's `GraphConfig` that gflow takes for programs written for it: they act, warn or refuse."""
+"""Switches of OneFlow's `GraphConfig`, for programs written for OneFlow: each is applied, warned about or refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AUTO_MEMORY = (
 )
 
 
-#: names that gflow's config does not have
+#: names that gflow's config lacks
 NOT_THERE = {
     "proto": "config.proto is OneFlow's protobuf message, which gflow does not have. config.switches() gives what was "
     "switched as a dict, config.resolved() the compiler's options"
@@ -43,11 +43,11 @@ class OneFlowSwitches:
         return self._trains()
 
     def enable_fused_model_update_cast(self, mode: bool = True) -> None:
-        """Accepted with a warning: with `enable_amp()`, a step casts each weight once, in one kernel that forward and
-        backward share, and keeps no copy in halves between steps.
+        """Accepted with a warning: with `enable_amp()`, each step casts each weight once, in one kernel for forward
+        and backward. No half-precision copy is kept between steps.
 
         Raises:
-            GraphError: `mode` is no bool.
+            GraphError: `mode` is not a bool.
         """
         if flag("enable_fused_model_update_cast", mode):
             _warn(
@@ -56,11 +56,12 @@ class OneFlowSwitches:
             )
 
     def enable_auto_parallel(self, mode: bool = True) -> None:
-        """In one process accepted with a warning, as there is nothing to share; in a group of several ranks refused.
+        """A warning in one process, where nothing is distributed; an error in a group of several ranks.
+
         docs/many_devices.md says how to place tensors.
 
         Raises:
-            GraphError: `mode` is no bool, or there are several ranks.
+            GraphError: `mode` is not a bool, or there are several ranks.
         """
         if flag("enable_auto_parallel", mode):
             _no_planner("enable_auto_parallel()")
@@ -92,11 +93,11 @@ class OneFlowSwitches:
             _no_planner("enable_auto_parallel_sbp_collector()")
 
     def enable_auto_memory(self, mode: str = "AdaptiveMemory") -> None:
-        """How far a parallel strategy is chosen for less memory: as `enable_auto_parallel`, in one process a warning,
-        in a group of several ranks an error; "Disable" does nothing. `set_memory_budget` lowers the memory of a step.
+        """How much the choice of a parallel strategy weighs memory: handled as `enable_auto_parallel`, except that
+        "Disable" does nothing. `set_memory_budget` lowers the memory of a step.
 
         Raises:
-            GraphError: `mode` is none of OneFlow's words, or there are several ranks.
+            GraphError: `mode` is not one of OneFlow's values, or there are several ranks.
         """
         if mode not in _AUTO_MEMORY:
             known = ", ".join(map(repr, _AUTO_MEMORY))
@@ -105,11 +106,10 @@ class OneFlowSwitches:
             _no_planner("enable_auto_memory()", " set_memory_budget() lowers the memory of a step.")
 
     def set_zero_redundancy_optimizer_mode(self, mode: str = "distributed_split") -> None:
-        """Deprecated, use `enable_zero`: "distributed_split" is stage 1, "non_distributed" is
-        off.
+        """Deprecated, use `enable_zero`: "distributed_split" is stage 1, "non_distributed" is off.
 
         Raises:
-            GraphError: `mode` is neither of these words.
+            GraphError: `mode` is neither of these.
         """
         warn_older("set_zero_redundancy_optimizer_mode(mode)", "enable_zero(stage=1)")
         modes = ("distributed_split", "non_distributed")
@@ -131,18 +131,18 @@ class OneFlowSwitches:
         self._distributed(name, zero=(stage, least, level))
 
     def enable_cudnn_conv_heuristic_search_algo(self, mode: bool = True) -> None:
-        """On the cuda target, whether cuDNN's convolutions are chosen by its heuristics, or by trying
-        them all. The cpu target has one kind of convolution, so nothing to choose."""
+        """On the cuda target: whether cuDNN chooses convolution algorithms by heuristics, or by timing all of them. No
+        effect on the cpu target."""
         name = "enable_cudnn_conv_heuristic_search_algo"
         self._own["cudnn_conv_heuristic_search_algo"] = flag(name, mode)
         _log.info("%s() acts on the cuda target; on the cpu target nothing changes", name)
 
 
 def _no_planner(call: str, more: str = "") -> None:
-    """Say that no parallel strategy is chosen.
+    """Warn that gflow chooses no parallel strategy.
 
     Raises:
-        GraphError: there are several ranks, which would each run the whole graph.
+        GraphError: there are several ranks, each of which would run the whole graph.
     """
     if (ranks := world_size()) > 1:
         raise GraphError(

@@ -1,9 +1,11 @@
 """Modules as attributes of a graph: `graph.model` outside of `build()`, and lists, tuples and dicts of them.
 
-A view answers as the module does, but for `state_dict()` (a graph's modules are a part of its state, and
-OneFlow's documents have one way to save each), and `config`, which is OneFlow's older name for the
-settings of a module that has no `config` of its own. `graph.model.to(nn.Module)` is the module itself. Modules
-inside of it are views as well, however one gets at them.
+A view forwards to its module, with two exceptions:
+
+- `state_dict()` on its own is an error, since the graph's state dict contains those of its modules.
+- `config` is the settings of the module, OneFlow's older name for them, unless the module has its own `config`.
+
+`graph.model.to(nn.Module)` returns the module itself. Submodules of a view are views as well.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from gflow.tracing.program.unwrapped import View, unwrapped
 
 
 class ModuleView(View):
-    """Stands for a module of a graph. What is called on it is called on the module."""
+    """A view of a module of a graph. Method calls are forwarded to the module."""
 
     __slots__ = ()
 
@@ -55,8 +57,8 @@ class ModuleView(View):
         return self._held(*args, **kwargs)
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """`to(nn.Module)` is the module, `to(nn.graph.GraphModule)` its settings; anything else is
-        the module's own `to`."""
+        """`to(nn.Module)` returns the module, `to(nn.graph.GraphModule)` its settings. Other arguments are forwarded
+        to the module's `to`."""
         if args == (torch.nn.Module,) and not kwargs:
             return self._held
         if args == (GraphModule,) and not kwargs:
@@ -67,7 +69,7 @@ class ModuleView(View):
         """The module's part of the state dict of a module around it.
 
         Raises:
-            GraphError: it is called by itself, without a `destination`.
+            GraphError: it is called on its own, without a `destination`.
         """
         if args or "destination" in kwargs:
             return self._held.state_dict(*args, **kwargs)
@@ -111,7 +113,7 @@ class ModuleView(View):
         return hash(self._held)
 
 
-#: methods that give modules
+#: methods that return modules
 _LISTING = {
     "children",
     "get_submodule",
@@ -124,7 +126,7 @@ _LISTING = {
 
 
 def _viewing(method: Callable[..., Any], path: str) -> Callable[..., Any]:
-    """A method that gives views for the modules that it gives."""
+    """A method that returns views of the modules that the module's method returns."""
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -146,7 +148,7 @@ def _view_of_item(item: Any, path: str) -> Any:
 
 
 class ContainerView(View):
-    """Stands for a list or dict with modules that is an attribute of a graph."""
+    """A view of a list, tuple or dict of modules that is an attribute of a graph."""
 
     __slots__ = ()
 
@@ -159,7 +161,7 @@ class ContainerView(View):
         return _viewing(value, self._path) if name in _LISTING else value
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """As a dict's."""
+        """As `dict.get`."""
         return view_of(self._held.get(key, default), f"{self._path}.{key}")
 
     def __getitem__(self, key: Any) -> Any:
@@ -195,12 +197,12 @@ class ContainerView(View):
 
 
 def view(module: torch.nn.Module, path: str) -> Any:
-    """The view of a module, or of that which a view stands for."""
+    """The view of a module. A view of a view is that of its module."""
     return ModuleView(unwrapped(module), path)
 
 
 def view_of(value: Any, path: str) -> Any:
-    """The view of a module, or of a list, tuple or dict; anything else as it is."""
+    """The view of a module, or of a list, tuple or dict; other values unchanged."""
     if isinstance(value, torch.nn.Module):
         return view(value, path)
     if type(value) is tuple:

@@ -1,8 +1,8 @@
-"""Makes arguments accessible to kernels.
+"""Binds the arguments of a call: makes each one accessible to kernels.
 
-A tensor on the device is used in place. Numbers on the CPU (learning rates, the state of random numbers, step counters)
-share one block on the device. The block is sent asynchronously from pinned memory when a number has changed. A tensor
-whose address is not a multiple of 16 is copied.
+A tensor on the device is used in place. A tensor whose address is not a multiple of 16 bytes is copied to a buffer on
+the device. Small tensors on the CPU (learning rates, step counters, the state of random numbers) share one block on
+the device. When one of their values has changed, the block is sent asynchronously from pinned memory.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ..device import DeviceError
 from ..tensors import DTYPES, extent
 from .device import Launcher
 
-#: multiple of which addresses are
+#: the alignment that kernels assume of arguments, in bytes
 ALIGNMENT = 16
-#: bytes of the largest tensor that may stay on the CPU
+#: the most bytes of a tensor that may stay on the CPU
 _SMALL = 16
-#: the number of steps in flight from which on the CPU waits before it sends numbers
+#: pinned copies of the block: the CPU waits before it reuses one that may still be in transfer
 _SLOTS = 64
 
 
 class Numbers:
-    """Small tensors of the CPU, as one block on the device."""
+    """Small tensors that live on the CPU, with a copy of their values in one block on the device."""
 
     def __init__(self, count: int, device: Launcher) -> None:
         self.device = device
@@ -39,7 +39,10 @@ class Numbers:
         self._slot, self._last = 0, b""
 
     def send(self, tensors: Sequence[tuple[int, torch.Tensor]]) -> None:
-        """Send the values of numbers, each to its place; nothing if none has changed."""
+        """Send the values to the device, asynchronously; does nothing if no value has changed.
+
+        tensors: pairs of a position in the block and a tensor.
+        """
         found = bytearray(self.block.numel())
         for n, tensor in tensors:
             raw = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
@@ -58,11 +61,11 @@ class Numbers:
         self._marks[self._slot] = self.device.mark()
 
     def forget(self) -> None:
-        """A kernel has written to the block: send it again."""
+        """Send the block at the next `send` in any case, since a kernel has written to it."""
         self._last = b""
 
     def tensor(self, n: int, like: torch.Tensor) -> torch.Tensor:
-        """One of the numbers on the device."""
+        """The tensor on the device at position `n` of the block, with the shape and dtype of `like`."""
         raw = self.block[n][: like.numel() * like.element_size()]
         return raw.view(like.dtype).view(like.shape)
 
@@ -83,7 +86,8 @@ class Arguments:
         self._spots = {i: n for n, i in enumerate(small)}
         self._numbers: Numbers | None = None
         self._buffers: dict[int, torch.Tensor] = {}
-        #: elements of buffers whose tensors' elements share memory: copied in the order of memory
+        #: by argument with overlapping elements (stride 0, for example): the elements of its memory, which is copied
+        #: as a whole
         self._flat: dict[int, int] = {}
         self.version = 0
         self._sent: list[tuple[int, int]] = []  # numbers: which of the block, which argument
@@ -93,12 +97,12 @@ class Arguments:
     def bind(
         self, args: Sequence[torch.Tensor], copied: Collection[int] = ()
     ) -> list[torch.Tensor]:
-        """Tensors on the device for all arguments; copies of some are under way.
+        """Tensors on the device for all arguments. Copies may still be in progress on the current stream.
 
-        copied: arguments that may not be used where they lie, by number.
+        copied: numbers of arguments that must be copied to a buffer.
 
         Raises:
-            DeviceError: one is on another device.
+            DeviceError: an argument is on another device.
         """
         self._sent, self._made = [], []
         self.version += 1
@@ -112,7 +116,7 @@ class Arguments:
         return self.bind_again(args)
 
     def bind_again(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """`bind` for arguments with the addresses of the previous call, except copied ones."""
+        """As `bind`, for arguments at the addresses of the previous call; copied ones may have moved."""
         found = list(args)
         self._back = []
         for i in self._made:
@@ -127,7 +131,7 @@ class Arguments:
         return found
 
     def finish(self) -> None:
-        """Bring back what was written to copies. A number that lives on the CPU makes it wait."""
+        """Copy written values back to the caller's tensors. Waits for the device if such a tensor is on the CPU."""
         for tensor, copy in self._back:
             tensor.detach().copy_(copy)
             if tensor.device != copy.device and self._numbers is not None:
@@ -135,7 +139,8 @@ class Arguments:
         self._back = []
 
     def _is_number(self, i: int) -> bool:
-        """On a device that stands for another one: what would have to be sent there."""
+        """Whether a real device would get the argument through the block. Used where the device is emulated on the
+        CPU."""
         return i in self._spots and self.program.arguments[i].role in ("scalar", "rng")
 
     def _spot(self, i: int, tensor: torch.Tensor) -> int:

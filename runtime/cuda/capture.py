@@ -23,29 +23,29 @@ from .launches import waits
 
 _log = logging.getLogger("gflow")
 
-#: captures, other than for inputs that turn out to move, after which no more are made
+#: the most captures of an executable, besides one for each input whose address changes
 _MOST = 16
 
 
 class Steps(Protocol):
-    """An executable, as far as a graph is made of it."""
+    """The part of an executable that `Graphs` uses."""
 
     program: Program
     binding: Arguments
     done: bool
 
     def take_results(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Memory for the results; of aliased ones their argument's."""
+        """Allocate the results. A result that aliases an argument is that argument's tensor."""
 
     def place(self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-        """Put the addresses of arguments and results into all steps."""
+        """Write the addresses of arguments and results into all steps."""
 
     def run_steps(self) -> None:
-        """Begin all steps, and set `done`."""
+        """Launch all steps, and set `done`."""
 
 
 class Graphs:
-    """The graph of an executable, and when it is captured again.
+    """Captures an executable as a CUDA graph, and decides when to capture it again.
 
     problem: why calls cannot run as a graph; "" if they can.
     """
@@ -74,11 +74,11 @@ class Graphs:
         self._captures = 0
 
     def drop(self) -> None:
-        """What the graph was captured with is gone."""
+        """Drop the graph, since memory that it refers to has been freed."""
         self._launch, self._results = None, []
 
     def run(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The results of a launch of the graph; None: run step by step."""
+        """Launch the graph and return the results. None: the caller has to run step by step."""
         if self.problem:
             return None
         seen = [*addresses_of(args)]
@@ -112,7 +112,7 @@ class Graphs:
         return fresh
 
     def _capture(self, bound: Sequence[torch.Tensor]) -> bool:
-        """Make the graph for these tensors; False: there is none."""
+        """Capture the graph for these tensors; returns whether there is one."""
         executable = self.executable
         self._captures += 1
         if self._captures > _MOST + len(self._inputs):

@@ -32,30 +32,30 @@ class Launch:
 
 
 class Launcher(Device, Protocol):
-    """Loads kernels, begins launches in order. captures: whether `capture` is there."""
+    """A device that loads kernels and launches them in order. captures: whether it supports `capture`."""
 
     captures: bool
 
     def load(self, kernel: TritonKernel, config: int, code: DeviceCode | None) -> Any:
-        """What `Launch.function` is to be."""
+        """Load a kernel; returns the value of `Launch.function`."""
 
     def launch(self, launch: Launch) -> None:
-        """Begin a launch on the current stream."""
+        """Launch a kernel on the current stream, asynchronously."""
 
     def call(self, call: HostStep) -> None:
-        """Run a call on the current stream."""
+        """Run a step of the host, whose work on the device is on the current stream."""
 
     def current(self) -> AbstractContextManager[Any]:
-        """Makes it PyTorch's current device."""
+        """A context manager that makes this PyTorch's current device."""
 
     def stream(self) -> int:
-        """PyTorch's current stream."""
+        """The handle of PyTorch's current stream."""
 
     def wait_for(self, stream: int) -> None:
-        """What comes on the current stream waits for what is on another one by now."""
+        """Make the current stream wait for the work that is on another stream now."""
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """What `run` begins on the current stream, as one thing to begin again and again."""
+        """Capture the work that `run` puts on the current stream; returns a function that launches it again."""
 
     def wait(self, mark: Any) -> None:
-        """Wait until a mark is reached."""
+        """Block until a mark is reached."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..device import DeviceError
 
-#: bytes of shared memory per block that need no opt-in
+#: the most bytes of shared memory per block without opt-in
 _FREELY = 48 * 1024
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -30,7 +30,7 @@ _SIGNATURES: dict[str, list[Any]] = {
 
 
 class Driver:
-    """Calls into the driver; one that fails is a `DeviceError` with the driver's own words."""
+    """Calls of the CUDA driver. A failed call raises `DeviceError` with the driver's message."""
 
     def __init__(self, library: Any) -> None:
         """
@@ -45,21 +45,24 @@ class Driver:
         self._call("cuInit", 0)
 
     def context(self, index: int) -> int:
-        """The context of device number `index` that PyTorch works in."""
+        """The primary context of device number `index`, which PyTorch uses."""
         device, context = c_int(), c_void_p()
         self._call("cuDeviceGet", byref(device), index)
         self._call("cuDevicePrimaryCtxRetain", byref(context), device)
         return context.value or 0
 
     def enter(self, context: int) -> None:
-        """Make a context this thread's."""
+        """Make a context the current one of this thread."""
         current = c_void_p()
         self._call("cuCtxGetCurrent", byref(current))
         if current.value != context:
             self._call("cuCtxSetCurrent", context)
 
     def load(self, image: bytes, entry: str, shared: int) -> tuple[int, int]:
-        """A module and its function `entry`, which may use `shared` bytes of shared memory a block."""
+        """Load a module; returns its handle and that of function `entry`.
+
+        shared: the bytes of shared memory per block that the function needs.
+        """
         module, function = c_void_p(), c_void_p()
         self._call("cuModuleLoadData", byref(module), image)
         self._call("cuModuleGetFunction", byref(function), module, entry.encode())
@@ -71,10 +74,10 @@ class Driver:
         self, function: int, grid: tuple[int, ...], threads: int, shared: int, stream: int,
         parameters: int,
     ) -> None:  # fmt: skip
-        """Begin a launch. parameters: address of an array with the address of each argument.
+        """Launch a function, asynchronously. parameters: the address of an array with the address of each argument.
 
         Raises:
-            DeviceError: the driver refuses it.
+            DeviceError: the driver rejects the launch.
         """
         x, y, z = grid
         status = self._launch(function, x, y, z, threads, 1, 1, shared, stream, parameters, None)
@@ -87,7 +90,7 @@ class Driver:
             raise DeviceError(f"{name}: {self._text(status)}")
 
     def _text(self, status: int) -> str:
-        """An error's name and what it means."""
+        """The name and the description of an error."""
         found = []
         for name in ("cuGetErrorName", "cuGetErrorString"):
             text = c_char_p()

@@ -38,19 +38,16 @@ from ..tensors import DTYPES, extent
 from .device import Launch
 from .recording import Recorder
 
-#: what addresses and numbers are multiples of, where that is promised
+#: the divisor of addresses and numbers that kernels assume to be divisible
 _ALIGNMENT = 16
-#: programs of a launch along each dimension, as devices allow
+#: the most programs of a launch along each dimension of its grid
 _GRID = ((1 << 31) - 1, 65_535, 65_535)
-#: bytes of parameters of a launch
+#: the most bytes of a launch's parameters
 _PARAMETERS = 32_764
 
 
 class FakeDevice(Recorder):
-    """Checks the run of one program.
-
-    runs: how many ended well.
-    """
+    """Checks the runs of one program. runs: how many have ended without an error."""
 
     def __init__(self, accesses: Accesses) -> None:
         super().__init__()
@@ -63,7 +60,7 @@ class FakeDevice(Recorder):
             self._unit_at |= dict.fromkeys(range(unit.begin, unit.end), unit)
         self._memory: dict[tuple[str, int], _Memory] = {}
 
-    # -- what a run is told
+    # -- the interface of devices
 
     def check(self, program: Program) -> None:
         self._program = program
@@ -115,7 +112,7 @@ class FakeDevice(Recorder):
 
     @contextlib.contextmanager
     def _step(self, step: LaunchStep | AtenStep) -> Iterator[Unit]:
-        """What all steps have in common, before and after."""
+        """The checks that all kinds of steps share, before and after a step."""
         assert self._program is not None
         steps, n = self._program.steps, self._next
         if n == 0:
@@ -186,7 +183,7 @@ class FakeDevice(Recorder):
         return memory, ref.place.offset, ref.place.offset + _bytes(ref)
 
     def _address(self, name: str, place: Place, address: int) -> None:
-        """An address is that of the place it stands for."""
+        """Check that an address is that of the place it stands for."""
         memory = self._memory.get((place.space, place.index))
         if memory is None:
             raise DeviceError(f"{name} is in {place.space} {place.index}, which there is none of")
@@ -202,7 +199,7 @@ class FakeDevice(Recorder):
             raise DeviceError(f"{name} is at byte {place.offset} of {_name(span)}, of {span.size}")
 
     def _named(self, name: str, place: Place, unit: Unit) -> None:
-        """A place is one that the ops of the step know."""
+        """Check that a place is one that the step's ops access."""
         if place.space == "status":
             return
         if place.space == "arena" and any(
@@ -293,10 +290,10 @@ def _name(span: Span) -> str:
 
 
 def dry_run(program: Program, accesses: Accesses, calls: int = 3) -> FakeDevice:
-    """Run a program some times on a fake device; tensors are made up.
+    """Run a program `calls` times on a fake device, with tensors of arbitrary contents.
 
     Raises:
-        DeviceError: a step breaks a rule; it says which.
+        DeviceError: a step violates a rule. The message names the step.
     """
     device = FakeDevice(accesses)
     run = Executable(program, device)

@@ -54,7 +54,7 @@ class Gpu(LaunchingDevice):
 
     @property
     def capability(self) -> tuple[int, int]:
-        """Of compute: (9, 0)."""
+        """The compute capability, for example (9, 0)."""
         return torch.cuda.get_device_capability(self.where)
 
     def check(self, program: Program) -> None:
@@ -130,11 +130,11 @@ class Gpu(LaunchingDevice):
         graph = torch.cuda.CUDAGraph()
         before = torch.cuda.current_stream(self.where)
         try:
-            # a stream of this device: PyTorch's own choice is of the device that captured first
+            # a stream of this device: PyTorch's default is a stream of the device that captured first
             stream = torch.cuda.Stream(self.where)
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 run()
-        finally:  # a capture that fails leaves its own stream behind
+        finally:  # a failed capture leaves its own stream as the current one
             torch.cuda.set_stream(before)
         return graph.replay
 
@@ -170,7 +170,7 @@ _open: weakref.WeakValueDictionary[torch.device, Gpu] = weakref.WeakValueDiction
 
 
 def gpu(where: torch.device) -> Gpu:
-    """The device, opened once; its kernels are unloaded with the process."""
+    """The device with this index. It is opened once; its kernels are unloaded when the process ends."""
     index = where.index
     if index is None and torch.cuda.is_available():
         index = torch.cuda.current_device()

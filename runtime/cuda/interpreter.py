@@ -74,7 +74,7 @@ def _reasons(error: BaseException | None) -> Iterator[str]:
 
 
 def _line(error: BaseException, kernel: TritonKernel) -> str:
-    """The last line of the kernel's source that an error came through."""
+    """The last line of the kernel's source in an error's traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.lineno for f in frames if f.filename == _path(kernel) and f.lineno]
     texts = kernel.source.split("\n")
@@ -86,7 +86,7 @@ def _path(kernel: TritonKernel) -> str:
 
 
 def _load(kernel: TritonKernel) -> Any:
-    """The kernel's function, from its source."""
+    """The kernel's function, loaded from its source."""
     # Triton need not be installed where nothing is interpreted
     import triton
 
@@ -139,7 +139,7 @@ def _interpret(launch: Launch, spans: Sequence[Span]) -> None:
 
 
 def _shuffled(count: int, name: str) -> list[int]:
-    """Numbers below `count` in an order that follows from a name."""
+    """The numbers below `count`, in an order that depends only on a name."""
     numbers = [*range(count)]
     random.Random(name).shuffle(numbers)
     return numbers
@@ -199,7 +199,7 @@ _depth = 0
 
 @contextlib.contextmanager
 def interpreting() -> Iterator[None]:
-    """Triton's language works on numpy arrays in here."""
+    """A context manager in which Triton's language works on NumPy arrays."""
     global _depth
     # Triton need not be installed where nothing is interpreted
     import triton.language as tl

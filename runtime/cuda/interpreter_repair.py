@@ -20,7 +20,7 @@ _TORCH_NAMES = {"rint": "round", "fast_exp": "exp", "fast_fdivide": "divide"}
 
 
 def repair() -> None:
-    """Put the interpreter right."""
+    """Apply all corrections to the interpreter."""
     # Triton need not be installed where nothing is interpreted
     import triton.language as tl
     from triton.runtime import interpreter as it
@@ -122,7 +122,7 @@ def repair() -> None:
 
 
 def _check_accesses(it: Any) -> None:
-    """Have loads and stores look at `gflow_regions` and `gflow_owners` of the builder first, if there are any."""
+    """Make loads and stores check the builder's `gflow_regions` and `gflow_owners` first, where it has them."""
     builder: Any = it.InterpreterBuilder
     builder.gflow_regions = builder.gflow_owners = None
 

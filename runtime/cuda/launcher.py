@@ -19,7 +19,7 @@ _CTRL_C = (signal.SIGINT,)
 
 
 class LaunchingDevice(Launcher):
-    """The part of `Launcher` that is in terms of the rest."""
+    """The methods of `Launcher` that are the same for all devices."""
 
     asynchronous = True
 
@@ -34,7 +34,7 @@ class LaunchingDevice(Launcher):
 
     @contextmanager
     def section(self) -> Iterator[None]:
-        # steps only begin here, and take next to no time: Ctrl-C waits until all have
+        # steps are only launched here, which takes little time: Ctrl-C is handled after the last launch
         with held(_CTRL_C), self.current():
             yield
 
@@ -45,4 +45,4 @@ class LaunchingDevice(Launcher):
         return now
 
     def release_memory(self) -> None:
-        """Nothing: kernels are compiled in other processes, and buffers are on the device."""
+        """Does nothing: kernels are compiled in other processes, and buffers are on the device."""

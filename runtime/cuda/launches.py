@@ -25,17 +25,18 @@ _FORMATS = {
     "i1": "<?", "u1": "<?", "i8": "<b", "u8": "<B", "i16": "<h", "u16": "<H", "i32": "<i", "u32": "<I",
     "i64": "<q", "u64": "<Q", "fp16": "<e", "fp32": "<f", "fp64": "<d",
 }  # fmt: skip
-#: words that Triton adds: scratch of the kernel, scratch of a profiler
+#: the parameters that Triton adds: scratch memory of the kernel and of a profiler
 _EXTRA = 2
 
 
 def waits() -> bool:
-    """Whether each step is waited for, so that an error of the device names the step that it is of."""
+    """Whether the host waits for each step (`GFLOW_CUDA_SYNC`), so that an error names the step that caused it."""
     return os.environ.get("GFLOW_CUDA_SYNC", "0") not in ("", "0")
 
 
 class Begun:
-    """A launch or a call, to be begun on a device; a `Part`. The host does not know how far it has come."""
+    """A launch or a step of the host, run asynchronously on a device; a `Part`. The host does not know how far it has
+    come."""
 
     count, has_run = 1, False
 
@@ -49,22 +50,25 @@ class Begun:
 
     @property
     def torn(self) -> bool:
-        """Whether a step of the host may have written into arguments without having run to its end; False for
-        a launch."""
+        """Whether a step of the host may have written a part of its results to arguments; False for a launch."""
         return not isinstance(self.item, Launch) and self.item.torn
 
     def prepare(self) -> None:
-        """A step of the host is to run once more; a launch needs nothing."""
+        """Prepare a step of the host for another run; a launch needs no preparation."""
         if not isinstance(self.item, Launch):
             self.item.prepare()
 
     def undo(self) -> None:
-        """Put back what a step of the host took from outside the program; a launch takes nothing."""
+        """Restore the random generator that a step of the host drew from; a launch draws from none."""
         if not isinstance(self.item, Launch):
             self.item.undo()
 
     def run(self) -> None:
-        """Begin the step on the device, and wait for it where the table is told to."""
+        """Launch the step, and wait for it if the table waits for each step.
+
+        Raises:
+            DeviceError: the device reports an error. The message names the step where it was seen.
+        """
         item, device = self.item, self._table.device
         try:
             if isinstance(item, Launch):
@@ -78,7 +82,7 @@ class Begun:
             raise DeviceError(self._explained(error)) from None
 
     def each(self) -> Iterator[tuple[Step, Callable[[], None]]]:
-        """The one step, with what begins it."""
+        """The step, with the function that runs it."""
         yield self.item.step, self.run
 
     def _explained(self, error: DeviceError) -> str:
@@ -92,18 +96,18 @@ class Begun:
 
 
 class LaunchTable:
-    """A program's launches, in order; see `Loaded` and `Code`. waits: whether each is waited for."""
+    """The launches of a program, in order; see `Loaded` and `Code`. waits: whether the host waits for each step."""
 
     def __init__(
         self, program: Program, device: Launcher, fixed: FixedAddress, look: Callable[[], None]
     ) -> None:
         """
         Args:
-            fixed: the address of a place that never moves; None for the others.
-            look: raises what a check has reported.
+            fixed: the address of a place that never moves; None for other places.
+            look: raises the error that a check on the device has reported.
 
         Raises:
-            DeviceError: code of a launch is missing, or sizes vary.
+            DeviceError: the code of a launch is missing, or the program has dynamic dimensions.
         """
         self.device, self.look, self.waits = device, look, waits()
         self._steps = program.steps
@@ -150,7 +154,7 @@ class LaunchTable:
             self._words[found[0]] = address + found[1]
 
     def at(self, n: N) -> LaunchTable:
-        """Itself: programs for launches have no size."""
+        """The table itself: programs with launches have no dynamic dimensions."""
         return self
 
     def parts(self, call: Callable[[Step], HostStep]) -> Iterator[Begun]:
@@ -161,7 +165,11 @@ class LaunchTable:
 
 
 def _word(kind: str, value: int | float) -> int:
-    """A number as the bytes of a parameter, in a word."""
+    """A number as the 8-byte word of a parameter.
+
+    Raises:
+        DeviceError: the parameter's type is not that of a number.
+    """
     if kind not in _FORMATS:
         raise DeviceError(f"a launch gives a number for a parameter of type {kind}")
     number = float(value) if kind.startswith("fp") else int(value)
@@ -170,7 +178,7 @@ def _word(kind: str, value: int | float) -> int:
 
 
 def _scratch(program: Program, steps: list[LaunchStep], device: Launcher) -> torch.Tensor | None:
-    """Memory that kernels want for themselves; launches run one after the other and share it."""
+    """The scratch memory of kernels. All launches share it, since they run one after the other."""
     size = 0
     for step in steps:
         code = program.device_code.get(f"{step.kernel}/{step.config}")

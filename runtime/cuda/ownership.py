@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-#: bytes of memory, as a power of two, that are looked after by one pair of arrays
+#: log2 of the bytes of memory that one pair of arrays covers
 _PAGE = 20
-#: nobody, and several programs, in place of a program's number
+#: stand for no program and for several programs, in place of a program's number
 _NOBODY, _SEVERAL = 0, -1
 
 
@@ -22,17 +22,17 @@ class Race(RuntimeError):
 
 
 class Owners:
-    """Readers and writers of one launch; program: the number of the one that runs."""
+    """The readers and writers of memory during one launch. program: the number of the running program."""
 
     def __init__(self) -> None:
         self.program = 0
         self._pages: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def load(self, addresses: np.ndarray) -> None:
-        """The running program reads elements.
+        """Record that the running program reads elements.
 
         Raises:
-            Race: another one has written one of them.
+            Race: another program has written one of them.
         """
         own = self.program + 1
         for page, at in self._by_page(addresses):
@@ -42,10 +42,10 @@ class Owners:
             reader[at] = np.where((before == _NOBODY) | (before == own), own, _SEVERAL)
 
     def store(self, addresses: np.ndarray) -> None:
-        """The running program writes elements.
+        """Record that the running program writes elements.
 
         Raises:
-            Race: another one has read or written one of them.
+            Race: another program has read or written one of them.
         """
         own = self.program + 1
         for page, at in self._by_page(addresses):

@@ -17,9 +17,9 @@ from .launcher import LaunchingDevice
 
 
 class Recorder(LaunchingDevice):
-    """`begin` runs things at once, or notes them while `capture` is at work. Tensors lie on the CPU.
+    """Runs steps at once, or records them during `capture`. Tensors are on the CPU.
 
-    spans: the memory that steps work in; a graph's steps in the memory that they were noted with.
+    spans: the memory that steps use. Recorded steps use the memory that was set when they were recorded.
     """
 
     where = torch.device("cpu")
@@ -54,7 +54,7 @@ class Recorder(LaunchingDevice):
         pass
 
     def begin(self, run: Callable[[Any], None], item: Launch | HostStep) -> None:
-        """Run an item, as it is now."""
+        """Run an item, or record it with its present arguments."""
         if self._noted is None:
             run(item)
         elif isinstance(item, Launch):
@@ -63,7 +63,7 @@ class Recorder(LaunchingDevice):
             self._noted.append((run, copy.copy(item)))
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """What `run` begins, to be begun again."""
+        """Record the steps that `run` begins; returns a function that runs them again."""
         noted: list[tuple[Callable[[Any], None], Any]] = []
         self._noted = noted
         try:

@@ -15,14 +15,14 @@ from ..executable import Executable
 from ..tensors import DTYPES
 from .device import Launcher
 
-#: bytes that are overwritten before each run, so that caches hold nothing of the step's
+#: bytes that are overwritten before each run to evict the step's data from the caches
 _CACHES = 256 << 20
 
 
 class StepTimer:
-    """Times steps, each alone, on tensors of zeros: the median of some runs, in seconds.
+    """Times single steps on tensors of zeros: the median of several runs, in seconds.
 
-    cold: whether caches are emptied before each run.
+    cold: whether the caches are evicted before each run.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class StepTimer:
             self._other = torch.empty(size, dtype=torch.uint8, device=device.where)
 
     def __call__(self, step: LaunchStep | AtenStep) -> float:
-        """Seconds; infinite if the device cannot run it."""
+        """The time of a step, in seconds; infinite if the device cannot run it."""
         alone = copy.copy(self.program)
         alone.steps, device = [step], self.device
         try:

@@ -50,8 +50,11 @@ def delivered(made: torch.Tensor, place: torch.Tensor | None, copies: Copies) ->
 
 
 class EngineCode(ABC):
-    """A region compiled by an engine. copies: of the latest run. user: who has attached memory, until memory of another
-    is."""
+    """A region compiled by an engine.
+
+    Attributes: copies: the bytes that the latest run copied. user: the object for which memory is attached; None if no
+    memory is.
+    """
 
     user: object = None
 
@@ -61,19 +64,20 @@ class EngineCode(ABC):
     def attach(
         self, user: object, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]
     ) -> None:
-        """Let `infer` work in this memory, as `user` of it. Nobody is where an operand or a result would be copied."""
+        """Attach memory for `infer` and set `user`. `user` is None afterwards if an operand or a result would have to
+        be copied."""
         self.user = None
 
     def operand(self, n: int, x: torch.Tensor) -> None:
-        """Read operand `n` at the address of the dense `x` from now on."""
+        """Attach the memory of the dense tensor `x` as operand `n`."""
         raise NotImplementedError
 
     def result(self, n: int, x: torch.Tensor | None) -> None:
-        """Write result `n` at the address of the dense `x` from now on; None: to the engine's memory."""
+        """Attach the memory of the dense tensor `x` as result `n`; None: the engine allocates the result."""
         raise NotImplementedError
 
     def infer(self) -> None:
-        """Run once in the attached memory, and wait for the end."""
+        """Run on the attached memory, and wait for the end."""
         raise NotImplementedError
 
     @abstractmethod
@@ -110,7 +114,7 @@ class EngineCode(ABC):
 
 
 class InPlaceCode(EngineCode):
-    """Code of an engine that reads dense operands where they are, and writes results to places that it is given."""
+    """Code of an engine that reads dense operands in place, and can write results to given memory."""
 
     def attach(
         self, user: object, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]
@@ -139,7 +143,7 @@ class InPlaceCode(EngineCode):
         self.user, copies = None, Copies()
         given = [dense(x, copies) for x in operands]
         places = [separate(place, given) for place in results]
-        # the shape of a result is its place's: of a program with a size the engine has none to tell
+        # results have the shapes of their places: an engine does not know them for a program with a dynamic size
         beside = [
             torch.empty(wanted.shape, dtype=wanted.dtype)
             if place is None and wanted is not None

@@ -1,4 +1,4 @@
-"""Results of a program that stay in the memory that an engine made them in."""
+"""Results of a program that stay in memory that an engine allocated."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from gflow.dialects.types import row_major_strides
 
 from ..sizes import fixed_ref
 
-#: engines that write no memory of others: what they give would be copied to its place
+#: engines that can only write to memory of their own, from which results would be copied to their places
 _OWN_MEMORY = ("xla",)
 
 
 def handed_over(program: Program) -> Mapping[int, tuple[EngineStep, int]]:
-    """By the number of a result the step that gives it, and which output it is: of results that nothing but this step
-    accesses."""
+    """The results of a program that an engine's step can return in its own memory.
+
+    These are whole results that no other step accesses.
+
+    Returns:
+        By the number of the result: the step, and the number of the step's output.
+    """
     steps = [s for s in program.steps if isinstance(s, EngineStep) and s.engine in _OWN_MEMORY]
     if not steps:
         return {}

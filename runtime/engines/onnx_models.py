@@ -8,7 +8,7 @@ import torch
 
 from .packages import require
 
-#: bytes that a file of protocol buffers can hold
+#: the most bytes of a protocol-buffers file
 _MOST_BYTES = 2_000_000_000
 
 

@@ -11,7 +11,7 @@ import torch
 from .base import InPlaceCode
 from .packages import require
 
-#: places of results that are kept in ONNX Runtime's form: results of a graph take turns in a few buffers
+#: the most values of ONNX Runtime that are kept for places of results: a graph's results alternate between few buffers
 _KEPT = 16
 
 
@@ -98,7 +98,7 @@ class _Memory:
 
 
 def _value(x: torch.Tensor) -> Any:
-    """A dense tensor's memory as ONNX Runtime's; who binds it holds the tensor."""
+    """A dense tensor's memory as a value of ONNX Runtime. The caller keeps the tensor alive."""
     # start-up: loaded with its first program
     from onnxruntime import OrtValue
 
@@ -107,7 +107,7 @@ def _value(x: torch.Tensor) -> Any:
 
 @cache
 def _errors() -> tuple[type[Exception], ...]:
-    """ONNX Runtime's own errors: classes that have none but `Exception` in common, and no public name."""
+    """The classes of ONNX Runtime's errors. They have no public names, and no common base but `Exception`."""
     # start-up: loaded with its first program
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 

@@ -14,7 +14,7 @@ from .packages import require
 
 @cache
 def _core() -> Any:
-    """OpenVINO's registry of devices: one of a process."""
+    """OpenVINO's registry of devices, one per process."""
     require("openvino")
     # start-up: loaded with its first program
     import openvino
@@ -32,7 +32,7 @@ class OpenVinoCode(InPlaceCode):
 
         self._tensor = openvino.Tensor
         self._request = compiled.create_infer_request()
-        # an input that nothing needs is not there any more
+        # OpenVINO removes inputs that nothing uses
         left = {name: n for n, port in enumerate(compiled.inputs) for name in port.names}
         self._inputs = [left.get(name) for name in names]
         self._given = [port.get_element_type() for port in compiled.inputs]

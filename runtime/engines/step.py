@@ -21,7 +21,8 @@ from .onnx_models import with_values
 
 
 class Model:
-    """What an engine compiles of a step, for a size of `n`: at once, or once its frozen inputs are known."""
+    """The model of a step for one dynamic size. With frozen inputs it is compiled at the first run, when these are
+    known."""
 
     def __init__(self, step: EngineStep, n: N) -> None:
         text = unpacked(step.code)
@@ -37,7 +38,7 @@ class Model:
         return Copies() if self._code is None else self._code.copies
 
     def code_of(self, user: object) -> EngineCode | None:
-        """The code, if `user` has attached its memory."""
+        """The code, if memory is attached to it for `user`."""
         return None if self._code is None or self._code.user is not user else self._code
 
     def code(self, frozen: Sequence[torch.Tensor], places: list[int]) -> EngineCode:
@@ -53,8 +54,10 @@ class Model:
 
 
 class EngineCall(HostStep):
-    """A region of an engine, ready to run. copies: what the latest run had to copy. handed: the outputs that stay in
-    the engine's memory, for `take`."""
+    """A region that an engine runs.
+
+    copies: the bytes that the latest run copied. handed: the outputs that stay in the engine's memory, for `take`.
+    """
 
     step: EngineStep
     _places: list[int]
@@ -65,7 +68,7 @@ class EngineCall(HostStep):
     def __init__(
         self, step: EngineStep, n: N, compiled: dict[int, Model], handed: Collection[int] = ()
     ) -> None:
-        """n: the program's size. compiled: models of steps that are the same for all sizes, by the steps' ids."""
+        """n: the program's dynamic size. compiled: models of steps that do not depend on it, by the steps' ids."""
         self.step, self.label = step, step.label
         self.to_arguments = any(r.place.space == "arg" for r in step.outputs)
         model = compiled.get(id(step)) or Model(step, n)
@@ -75,7 +78,7 @@ class EngineCall(HostStep):
         left = [n for n in range(len(step.inputs)) if n not in step.frozen]
         self._left = [step.inputs[n] for n in left]
         self._handed, self._given = frozenset(handed), dict[int, torch.Tensor]()
-        # by place the operands and results of the engine's that are there
+        # by memory space and number: the operands and results in it
         self._at: dict[tuple[str, int], list[tuple[bool, int, TensorRef]]] = {}
         for written, refs in ((False, self._left), (True, step.outputs)):
             for n, ref in enumerate(refs):
@@ -87,7 +90,7 @@ class EngineCall(HostStep):
 
     @property
     def copies(self) -> Copies:
-        """Counts of the engine's operands and results that were copied."""
+        """The bytes of operands and results that the latest run copied."""
         return self._model.copies
 
     def refs(self) -> list[TensorRef]:
@@ -100,7 +103,7 @@ class EngineCall(HostStep):
         return [*self._frozen, *self._operands, *written]
 
     def take(self, n: int) -> torch.Tensor:
-        """Output `n` of the latest run, once: nothing else refers to its memory."""
+        """Output `n` of the latest run. It can be taken once, and the caller has the only reference to it."""
         return self._given.pop(n)
 
     def bind(self, locate: Locate, size: N = 0) -> None:
@@ -113,7 +116,7 @@ class EngineCall(HostStep):
         ]
 
     def rebind(self, locate: Locate, moved: set[tuple[str, int]], size: N = 0) -> None:
-        # arguments that are written may come to share memory with another operand
+        # a written argument may share memory with another operand after the move
         if self.to_arguments or not self._fixed.isdisjoint(moved):
             return self.bind(locate, size)
         code = self._model.code_of(self._user)
@@ -128,7 +131,7 @@ class EngineCall(HostStep):
                     (code.result if written else code.operand)(n, x)
 
     def unbind(self) -> None:
-        self._user = object()  # nobody knows it: memory is attached at the next run
+        self._user = object()  # a new user: memory is attached at the next run
         self._frozen, self._places, self._operands, self._results = [], [], [], []
         self._given.clear()
 

@@ -1,8 +1,8 @@
-"""XLA on the CPU, through jaxlib: StableHLO compiled as it stands, without JAX's tracing or its settings.
+"""XLA on the CPU, through jaxlib: StableHLO is compiled without JAX's tracing and configuration.
 
-XLA reads PyTorch's memory by DLPack, without a copy where it begins at a multiple of 16 bytes and is dense. Results
-lie in memory of XLA's own, so one with a place of its own is copied there: XLA takes no memory of others as donated.
-Results of the whole program have none (`handed`).
+XLA reads a tensor in place, by DLPack, if it is dense and its address is a multiple of 16 bytes. XLA allocates its
+results, since it cannot write to memory of others. A result with a place in the program's memory is copied there.
+Results of the whole program have no such place (`handed`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import torch
 from .base import Copies, EngineCode, delivered, dense
 from .packages import require
 
-#: what XLA's code on the CPU wants its operands to begin at, in bytes
+#: the alignment of operands that XLA's CPU code assumes, in bytes
 _ALIGNMENT = 16
 
 
 @cache
 def _client() -> tuple[Any, Any, Any]:
-    """jaxlib's client for the CPU, its device as a list, and the options of compilation's class."""
+    """jaxlib's client for the CPU, the list of its device, and the module with the class of compile options."""
     require("xla")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # what it tells of itself is on stderr
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # no log messages on stderr
     # start-up: loaded with the first program of XLA
     from jaxlib import _jax, xla_client
 
@@ -59,7 +59,7 @@ class XlaCode(EngineCode):
 
     @classmethod
     def load(cls, blob: bytes) -> XlaCode:
-        """What `serialized` gave, of the same version of jaxlib and kind of processor."""
+        """Load what `serialized` returned, by the same version of jaxlib and on the same kind of processor."""
         client, devices, jax = _client()
         return cls(client.deserialize_executable(blob, devices, jax.CompileOptions()))
 

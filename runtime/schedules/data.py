@@ -1,4 +1,4 @@
-"""PyTorch's learning rate schedulers as data: by their class's name and state, without pickle."""
+"""PyTorch's learning rate schedulers as data: by class name and state, without pickle."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from torch.optim import lr_scheduler
 from . import lr_scheduler as own
 from . import stepped_schedulers as stepped
 
-#: these keep functions, which no state dict holds
+#: schedulers with functions as arguments, which state dicts do not contain
 _WITH_FUNCTIONS = (lr_scheduler.LambdaLR, lr_scheduler.MultiplicativeLR)
 
 
 def describe(scheduler: Any) -> dict[str, Any] | None:
-    """A scheduler's class, and those of the schedulers in it; None where it is neither PyTorch's nor
-    gflow's, or needs functions or metrics."""
+    """The class names of a scheduler and of the schedulers in it.
+
+    None if the scheduler is neither PyTorch's nor gflow's, or depends on functions or metrics.
+    """
     kind = type(scheduler)
     ours = kind.__module__ in (own.__name__, stepped.__name__)
     if _found(kind.__name__, ours) is not kind or isinstance(
@@ -41,21 +43,21 @@ def _found(name: str, of_gflow: bool) -> Any:
 
 
 def restore(described: dict[str, Any], state: dict[str, Any], groups: list[dict[str, Any]]) -> Any:
-    """A scheduler with its state, which sets the learning rates in `groups`.
+    """Build a scheduler with its state, which sets the learning rates in `groups`.
 
     Raises:
         ValueError: PyTorch has no such scheduler.
     """
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.0)
     optimizer.param_groups = groups
-    # schedulers ask whether the optimizer's step was called before theirs: the program is the step
+    # schedulers check that the optimizer's step was called before theirs; here the program does the step
     vars(optimizer)["step"] = _step
     vars(optimizer)["_opt_called"] = True
     return _restore(described, state, optimizer)
 
 
 def _step() -> None:
-    """The optimizer's step is part of the program."""
+    """Does nothing: the optimizer's step is part of the program."""
 
 
 _step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]

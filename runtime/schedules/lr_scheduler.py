@@ -1,6 +1,6 @@
-"""OneFlow's learning rate schedulers that PyTorch does not have, as schedulers of PyTorch.
+"""OneFlow's learning rate schedulers that PyTorch lacks, as schedulers of PyTorch.
 
-`gflow.optim.lr_scheduler` has them beside PyTorch's own.
+`gflow.optim.lr_scheduler` has them and PyTorch's own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 
 class CosineDecayLR(LRScheduler):
-    """Down to `alpha` times the learning rate along half a cosine, in `decay_steps` steps; there it stays.
+    """Decay to `alpha` times the learning rate along half a cosine, in `decay_steps` steps; constant afterwards.
 
     lr = base_lr * ((1 - alpha) * 0.5 * (1 + cos(pi * step / decay_steps)) + alpha)
     """
@@ -99,16 +99,16 @@ class PolynomialLR(lr_scheduler.PolynomialLR):
 
 
 class WarmupLR(LRScheduler):
-    """Small learning rates at first, then the optimizer's own or those of another scheduler.
+    """Smaller learning rates at first, then those of the optimizer or of another scheduler.
 
     Args:
-        scheduler_or_optimizer: what comes after the warm-up.
-        warmup_factor: what the first step's learning rate is multiplied by.
-        warmup_iters: how many steps are smaller.
-        warmup_method: "linear": they grow up to the learning rate that follows; "constant": all are
-            `warmup_factor` of their full size.
-        warmup_prefix: the scheduler begins after the warm-up. Without it both begin together, and the
-            scheduler has come as far as it would have without a warm-up.
+        scheduler_or_optimizer: the scheduler or optimizer that sets the learning rates after the warm-up.
+        warmup_factor: the factor of the first step's learning rate.
+        warmup_iters: the number of steps of the warm-up.
+        warmup_method: "linear": learning rates grow linearly to the one after the warm-up; "constant": all are
+            multiplied by `warmup_factor`.
+        warmup_prefix: the scheduler begins after the warm-up. Otherwise both begin together, and after the warm-up the
+            scheduler continues as if there had been none.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class WarmupLR(LRScheduler):
         super().__init__(optimizer, last_step)
 
     def get_lr(self) -> list[float]:  # type: ignore[override]
-        """The learning rates of this step; the scheduler around which this is goes on, too."""
+        """The learning rates of this step; steps the inner scheduler, too."""
         step = self.last_epoch
         begins = self.warmup_iters if self.warmup_prefix else 0
         if self._inner_lrs is not None and step > begins:
@@ -169,20 +169,20 @@ class WarmupLR(LRScheduler):
         say(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, and that of the scheduler in it."""
+        """The state, with that of the inner scheduler."""
         state = {k: v for k, v in vars(self).items() if k not in ("optimizer", "_schedulers")}
         state["_schedulers"] = [s.state_dict() for s in self._schedulers]
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict()` gave."""
+        """Restore the state from a result of `state_dict()`."""
         state = dict(state_dict)
         for scheduler, inner in zip(self._schedulers, state.pop("_schedulers")):
             scheduler.load_state_dict(inner)
         vars(self).update(state)
 
 
-#: the older spelling, also of OneFlow's newest documents
+#: the older name, which OneFlow's newest documents use, too
 WarmUpLR = WarmupLR
 
 
@@ -191,7 +191,7 @@ def _floats(lrs: Iterable[Any]) -> list[float]:
 
 
 def next_rates(scheduler: LRScheduler, now: list[float]) -> list[float]:
-    """Step a scheduler whose learning rates are `now`; returns those that follow."""
+    """Step a scheduler whose learning rates are `now`; returns the next ones."""
     for group, lr in zip(scheduler.optimizer.param_groups, now):
         group["lr"] = lr
     scheduler.step()
@@ -199,7 +199,7 @@ def next_rates(scheduler: LRScheduler, now: list[float]) -> list[float]:
 
 
 def _ahead(scheduler: LRScheduler, steps: int) -> list[float]:
-    """The learning rates of a scheduler after some steps; it stays where it is."""
+    """The learning rates of a scheduler after a number of steps; the scheduler itself is not stepped."""
     groups = [
         {k: v for k, v in group.items() if k != "params"} | {"params": []}
         for group in scheduler.optimizer.param_groups
@@ -238,7 +238,7 @@ def _at_least_one(name: str, value: int) -> None:
 
 
 def say(scheduler: Any) -> None:
-    """Print the learning rates of a scheduler that is verbose."""
+    """Print the learning rates of a verbose scheduler."""
     if scheduler.verbose:
         lrs = ", ".join(f"{lr:.5g}" for lr in scheduler.get_last_lr())
         print(f"{type(scheduler).__name__}: step {scheduler.last_epoch}, learning rate {lrs}")

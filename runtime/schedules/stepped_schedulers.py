@@ -1,8 +1,8 @@
-"""PyTorch's learning rate schedulers with the arguments that OneFlow's have besides: `last_step` (PyTorch's
-`last_epoch`), `verbose`, `SequentialLR(interval_rescaling=)` and
-`CosineAnnealingWarmRestarts(decay_rate=, restart_limit=)`.
+"""PyTorch's learning rate schedulers with OneFlow's additional arguments.
 
-Each is a subclass of PyTorch's, with PyTorch's arguments in PyTorch's order; OneFlow's are given by name.
+These are `last_step` (PyTorch's `last_epoch`), `verbose`, `SequentialLR(interval_rescaling=)` and
+`CosineAnnealingWarmRestarts(decay_rate=, restart_limit=)`. Each class is a subclass of PyTorch's, with PyTorch's
+arguments in PyTorch's order; OneFlow's are keyword arguments.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .lr_scheduler import next_rates, say
 
 
 class _Stepped:
-    """Takes `last_step` and `verbose`.
+    """Adds the arguments `last_step` and `verbose`.
 
-    last_step: the step that training goes on from; -1 begins anew. verbose: print the learning rates at each step.
+    last_step: the step from which training continues; -1 to begin. verbose: print the learning rates at each step.
     """
 
     verbose: bool
@@ -87,8 +87,8 @@ class ReduceLROnPlateau(_Stepped, lr_scheduler.ReduceLROnPlateau):
 class CosineAnnealingWarmRestarts(_Stepped, lr_scheduler.CosineAnnealingWarmRestarts):
     """`torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`; also takes `last_step`, `verbose` and
 
-    decay_rate: each restart begins at so many times the learning rate of the one before.
-    restart_limit: after so many cycles the learning rate stays at `eta_min`; 0 sets no limit.
+    decay_rate: each cycle begins at this factor times the first learning rate of the cycle before.
+    restart_limit: the number of cycles after which the learning rate stays at `eta_min`; 0 for no limit.
     """
 
     def __init__(
@@ -133,9 +133,8 @@ class ChainedScheduler(lr_scheduler.ChainedScheduler):
 class SequentialLR(_Stepped, lr_scheduler.SequentialLR):
     """`torch.optim.lr_scheduler.SequentialLR`; also takes `last_step`, `verbose` and
 
-    interval_rescaling: True, or a list with one bool for each milestone: the scheduler that follows counts its steps
-        from its milestone on, as PyTorch's do (the default). False: it counts them from the beginning of training,
-        as OneFlow's do by default.
+    interval_rescaling: True, or a list with one bool for each milestone: the next scheduler counts its steps from its
+    milestone, as in PyTorch (the default). False: it counts them from the beginning of training, OneFlow's default.
     """
 
     def __init__(
@@ -180,7 +179,7 @@ class SequentialLR(_Stepped, lr_scheduler.SequentialLR):
             self._begin()
 
     def _begin(self) -> None:
-        """Each scheduler at its step 0, and its learning rates there."""
+        """Set each scheduler to its step 0; returns its learning rates there."""
         groups = self.optimizer.param_groups
         for scheduler in self._schedulers:
             for group in groups:

@@ -1,4 +1,4 @@
-"""Running an ATen overload on tensors that live in the arena, in arguments and in results."""
+"""Runs an ATen overload on tensors in the arena, in arguments and in results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gflow.dialects.program import AtenStep, TensorRef
 from ..failures import explain, where
 from .host_step import HostStep, Locate
 
-#: overloads whose out= variant writes into the given tensor without a copy of its own
+#: overloads whose out= variant writes its result to the given tensor without an intermediate copy
 _OUT = {
     "aten.mm.default": "out", "aten.bmm.default": "out", "aten.matmul.default": "out",
     "aten.index_select.default": "out", "aten.gather.default": "out", "aten.argmax.default": "out",
@@ -22,13 +22,13 @@ _OUT = {
 
 
 def register(name: str) -> None:
-    """Register the overload `name`, if it is one of gflow's own."""
+    """Register the overload `name` if it is one of gflow's own."""
     if name.startswith("gflow.recurrent"):
         from .. import recurrent  # noqa: F401  (what registers ops takes a third of a second to load)
 
 
 def resolve(name: str) -> Any:
-    """The overload that `name` (`aten.topk.default`) spells."""
+    """The overload named `name` (for example `aten.topk.default`)."""
     register(name)
     return find_overload(name)
 
@@ -75,7 +75,7 @@ class AtenCall(HostStep):
                 self.args[at] = self.inputs[index]
 
     def _found_spots(self) -> list[tuple[int, int]] | None:
-        """Which arguments are inputs, if that is all that is made of them."""
+        """The inputs that the arguments are, if each argument is just an input; else None."""
         found = [
             (at, index)
             for at, value in enumerate(self.args)
@@ -90,8 +90,8 @@ class AtenCall(HostStep):
         self.inputs, self.outputs, self.args, self.kwargs = [], [], [], {}
 
     def decode(self) -> None:
-        """Make the arguments of PyTorch's call out of the stored ones and the tensors bound to them; numbers
-        that are tensors are read."""
+        """The arguments of PyTorch's call, from the stored ones and the bound tensors. Numbers in 0-d tensors are
+        read."""
         self.args, self.kwargs = decode_call(
             self.step.args, self.inputs, lambda t: t.item(), self.size
         )
@@ -101,10 +101,10 @@ class AtenCall(HostStep):
         self.generator = None
 
     def run(self) -> None:
-        """Make the call.
+        """Call the overload.
 
         Raises:
-            Exception: what PyTorch raises, with the place in the author's program that it comes from.
+            Exception: as PyTorch raises it, with the source location in the author's program added.
         """
         try:
             self._run()
@@ -144,8 +144,8 @@ class AtenCall(HostStep):
             torch.default_generator.set_state(self.generator)
 
     def _results(self, result: Any) -> list[torch.Tensor | None]:
-        """The tensors of a result. Those that were None when the call was traced have no
-        output; others may be None now (an undefined tensor that PyTorch's shape rule gives)."""
+        """The tensors of a result. Results that were None at tracing have no output; others may be None now (an
+        undefined tensor that PyTorch's shape rule returns)."""
         flat = _flatten(result)
         if len(flat) == len(self.outputs):
             return flat

@@ -50,7 +50,7 @@ class HostStep(ABC):
 
     @property
     def torn(self) -> bool:
-        """Whether it may have written into arguments without being complete."""
+        """Whether it may have written a part of its results to arguments."""
         return self.writes and not self.has_run and self.to_arguments
 
     def prepare(self) -> None:
@@ -62,7 +62,7 @@ class HostStep(ABC):
         """Run the step. Errors name its source in the author's program."""
 
     def each(self) -> Iterator[tuple[Step, Callable[[], None]]]:
-        """Its step, and what runs it."""
+        """The step, with the function that runs it."""
         yield self.step, self.run
 
     def undo(self) -> None:  # noqa: B027 - most draw nothing

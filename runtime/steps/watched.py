@@ -18,11 +18,11 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Watched:
-    """Some tensors at `places`, as they are when this is made."""
+    """The state of tensors at the addresses `places`, when the object is created."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], places: Sequence[int]) -> None:
         self._places, self._versions = list(places), list(map(_version, tensors))
-        # memory that is held is no other tensor's, so an address tells a tensor
+        # the tensors are kept alive, so no other tensor can have their addresses
         self._held = [t.detach() for t in tensors]
         self._looks = _looks(self._held)
 
@@ -36,10 +36,10 @@ class Watched:
 
 
 class _Look:
-    """A few elements of each of some tensors of one width, as they are when this is made.
+    """A few elements of each of several tensors with elements of one width, when the object is created.
 
-    One call of NumPy reads them all, by their distances from the first one: a call of PyTorch takes half a microsecond
-    for each tensor. The tensors must be held for as long.
+    One call of NumPy reads them all, by their distances from the first one. A call of PyTorch takes half a microsecond
+    for each tensor. The caller keeps the tensors alive.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -59,7 +59,7 @@ class _Look:
 
 
 def _looks(tensors: Sequence[torch.Tensor]) -> list[_Look]:
-    """Looks at tensors on the CPU; on a GPU, looking would wait for it."""
+    """`_Look`s for tensors on the CPU. Tensors on a GPU have none, since reading them would wait for the GPU."""
     widths: dict[int, list[torch.Tensor]] = {}
     for t in tensors:
         if t.device.type == "cpu" and t.numel() and not t.is_complex():
@@ -68,7 +68,7 @@ def _looks(tensors: Sequence[torch.Tensor]) -> list[_Look]:
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
-    """Elements from the first to the last, at equal distances, as integers that share the tensor's memory."""
+    """Elements at equal distances from the first to the last, as integers that share the tensor's memory."""
     bits = _BITS[tensor.element_size()]
     reach = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
     if reach == tensor.numel():  # dense in some order

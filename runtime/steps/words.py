@@ -7,21 +7,22 @@ import numpy.typing as npt
 
 
 class Words:
-    """Integers of `width` bytes at addresses. Who makes this holds the memory for as long."""
+    """Integers of `width` bytes at addresses. The caller keeps the memory alive."""
 
     def __init__(self, at: npt.NDArray[np.int64], width: int) -> None:
-        """at: the addresses; they are multiples of `width`, or of `width` bytes apart from the first one."""
+        """at: the addresses: multiples of `width`, or at distances from the first one that are multiples of
+        `width`."""
         first, last = int(at.min()), int(at.max())
         self._at = (at - first) // width
         self._memory = np.asarray(_Memory(first, (last - first) // width + 1, width))
 
     def read(self) -> npt.NDArray[np.generic]:
-        """The integers as they are now, in the order of the addresses."""
+        """The present values of the integers, in the order of the addresses."""
         return self._memory.take(self._at)
 
 
 class _Memory:
-    """Memory from an address on, as this many integers, for NumPy."""
+    """Memory from an address on as `count` integers, for NumPy."""
 
     def __init__(self, address: int, count: int, width: int) -> None:
         self.__array_interface__ = {

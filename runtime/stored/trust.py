@@ -111,7 +111,7 @@ def _mode(found: os.stat_result) -> str:
 
 
 def key_file() -> Path:
-    """Where this user's key lies.
+    """The path of this user's key.
 
     Raises:
         TrustError: there is no home directory to keep it in.

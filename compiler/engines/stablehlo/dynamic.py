@@ -38,10 +38,14 @@ _SCALAR = TensorType((), "i64")
 
 
 def make_dynamic(main: func.FuncOp, given: Sequence[int]) -> list[int]:
-    """Rewrite a function whose sizes are stand-ins, in place. Returns the arguments that are none any more: sizes that
-    the shape of another argument shows.
+    """Rewrite a function whose dynamic sizes are represented by primes (`gflow.dialects.extents`), in place.
 
-    given: the arguments that are sizes, of a program with two that of the first one first.
+    Args:
+        main: the function.
+        given: the numbers of the arguments that are sizes, the first size first.
+
+    Returns:
+        The arguments that were removed: sizes that can be computed from the shape of another argument.
 
     Raises:
         EngineError: an op depends on a size in a way that StableHLO cannot express.
@@ -50,7 +54,7 @@ def make_dynamic(main: func.FuncOp, given: Sequence[int]) -> list[int]:
 
 
 class _Dynamic:
-    """A function at work. Its values keep the types of the stand-ins until the end."""
+    """The rewriting of one function. Values keep their static types until the end."""
 
     def __init__(self, main: func.FuncOp, given: Sequence[int]) -> None:
         self._main, self._given, self._w = main, given, Writer()
@@ -89,7 +93,7 @@ class _Dynamic:
         return dropped
 
     def _set_types(self) -> None:
-        """`?` in the place of stand-ins."""
+        """Replace sizes that are dynamic by `?` in all types."""
         for value in self._block.arguments:
             value.set_type(_dynamic(value.type))
         for op in self._block.operations:
@@ -104,7 +108,7 @@ class _Dynamic:
     # -- numbers
 
     def _check_shapes(self, types: Sequence[TensorType], shown: Mapping[int, Found]) -> None:
-        """An assertion of each range, and of each dimension that is not what a size was read from."""
+        """Add assertions of each size's range, and of each dynamic dimension from which no size was read."""
         symbol, w = current(), self._w
         assert symbol is not None
         for size, own in zip(self._sizes, symbol.each):
@@ -143,7 +147,7 @@ class _Dynamic:
         return w.convert(size, "i64")
 
     def _size(self, n: int, at: Found | None) -> ir.Value:
-        """A size, as tensor<i64>: from the shape that shows it, or the argument itself."""
+        """A size as tensor<i64>: computed from a dimension, or the argument itself."""
         w, arguments = self._w, self._block.arguments
         if at is None:
             return arguments[n]
@@ -156,7 +160,7 @@ class _Dynamic:
         return size
 
     def _number(self, value: int) -> ir.Value:
-        """An integer that varies as tensor<i64>, computed once."""
+        """An integer that depends on a size, as tensor<i64>; computed once."""
         found = self._computed.get(value)
         if found is None:
             with self._beginning:
@@ -168,7 +172,7 @@ class _Dynamic:
         return self._w.one(kind, [x, right], _SCALAR)
 
     def _vector(self, values: Sequence[int]) -> ir.Value:
-        """Integers as tensor<?xi64>; some that vary are computed once."""
+        """Integers, some of which depend on a size, as tensor<?xi64>; computed once."""
         key = tuple(values)
         found = self._vectors.get(key)
         if found is None:
@@ -199,7 +203,7 @@ class _Dynamic:
         *kept: str,
         **more: ir.Attribute,
     ) -> ir.Value:
-        """An op in the place of another one. kept: attributes of that."""
+        """Build an op that replaces `op`. kept: the names of attributes that are copied from `op`."""
         attributes = {k: op.attributes[k] for k in kept if k in op.attributes}
         types = [op.results[0].type]
         return ir.Operation.create(
@@ -207,12 +211,12 @@ class _Dynamic:
         ).results[0]
 
     def _varied(self, op: ir.Operation) -> tuple[int, ...] | None:
-        """The shape of the result, if it varies."""
+        """The shape of the result if it is dynamic, else None."""
         shape = type_of(op.results[0]).shape
         return shape if any(map(varies, shape)) else None
 
     def _constant(self, op: ir.Operation) -> ir.Value | None:
-        """A splat of a varying shape, or of a number that varies."""
+        """A splat with a dynamic shape, or of a number that depends on a size."""
         value, ty = op.attributes["value"], type_of(op.results[0])
         number, shape = _splat_of(value), self._varied(op)
         if number is not None and is_size(number):
@@ -235,7 +239,7 @@ class _Dynamic:
         shape = self._varied(op)
         if shape is None:
             return None
-        # of sizes that are not known, a reader could not tell which dimensions are expanded
+        # with dynamic sizes, a reader could not infer which dimensions are expanded
         source, dims = type_of(op.operands[0]).shape, _numbers(op, "broadcast_dimensions")
         kept = [d for d, at in enumerate(dims) if source[d] == shape[at]]
         grown = [d for d in range(len(dims)) if d not in kept]
@@ -290,7 +294,7 @@ class _Dynamic:
 
 
 def _dynamic(ty: ir.Type) -> ir.Type:
-    """A type with `?` for dimensions that vary."""
+    """The type with `?` for dynamic dimensions."""
     if not isinstance(ty, ir.RankedTensorType):
         return ty
     shape = [ty.shape[d] for d in range(ty.rank)]
@@ -305,7 +309,7 @@ def _numbers(op: ir.Operation, name: str) -> list[int]:
 
 
 def _splat_of(value: ir.Attribute) -> int | None:
-    """The integer that a constant holds everywhere; None if it holds others, or no integers."""
+    """The integer of a splat constant; None for other constants."""
     if not isinstance(value, ir.DenseElementsAttr) or not value.is_splat:
         return None
     number = value.get_splat_value()

@@ -1,4 +1,4 @@
-"""A StableHLO module with dynamic dimensions, for one set of argument shapes: StableHLO's own shape refinement.
+"""Makes a StableHLO module with dynamic dimensions static, for given argument shapes, by StableHLO's shape refinement.
 
     func.func public @main(%x: tensor<?x4xf32>) -> tensor<?xf32> {
       %0 = stablehlo.get_dimension_size %x, dim = 0 …
@@ -9,7 +9,7 @@ becomes, for the shape 3x4,
     func.func public @main(%x: tensor<3x4xf32>) -> tensor<12xf32> {
       %0 = stablehlo.reshape %x …
 
-JAX's assertions of shapes are evaluated, and are an error where they fail.
+JAX's assertions of shapes are evaluated. One that does not hold is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _ASSERTION = "shape_assertion"
 
 
 def make_static(module: ir.Operation, shapes: Sequence[Sequence[int]] | None, advice: str) -> None:
-    """Refine a module for given shapes, in place; without shapes, it has to be static. advice: how they are given.
+    """Refine a module for given shapes, in place. Without shapes, check that it is static.
+
+    advice: how shapes are given, for the error.
 
     Raises:
         EngineError: as `refine`, or the module has dynamic dimensions and no shapes are given.
@@ -44,11 +46,11 @@ def _dynamic_types(module: ir.Operation) -> list[str]:
 
 
 def refine(module: ir.Operation, shapes: Sequence[Sequence[int]]) -> None:
-    """Make a module static, in place. shapes: of all arguments of its public function.
+    """Make a module static, in place. shapes: those of all arguments of its public function.
 
     Raises:
-        EngineError: the program has no such arguments, or asserts something else of their shapes; or what it computes
-            shapes from is no shape.
+        EngineError: the shapes do not fit the function's arguments, an assertion does not hold for them, or a shape
+            cannot be computed from them.
     """
     with module.context, ir.Location.unknown():
         _refine(module, [list(shape) for shape in shapes])
@@ -80,10 +82,10 @@ def _refine(module: ir.Operation, given: list[list[int]]) -> None:
 
 
 def _check(block: ir.Block) -> None:
-    """Take the assertions of a function out.
+    """Evaluate and remove the shape assertions of a function.
 
     Raises:
-        EngineError: one fails.
+        EngineError: an assertion does not hold, or does not depend on shapes alone.
     """
     for view in list(block.operations):
         op = view.operation

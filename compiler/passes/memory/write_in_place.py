@@ -63,22 +63,22 @@ def _sources(
 ) -> dict[int, Layout] | None:
     """The places in the result of the values that `o` collects; None if one of them cannot be there."""
     found: dict[int, Layout] = {}
-    for v, layout in zip(o.operands, part_layouts(body, o, parts)):
-        source = source_layout(body, v, layout)
+    for v, part in zip(o.operands, part_layouts(body, o, parts)):
+        source = source_layout(body, v, part)
         if source is None or source[0] in found or not _read_once(body, v, source[0]):
             return None
-        value, lies = source
+        value, layout = source
         p = body.producer[value]
         if p < 0 or value in fixed:
             return None
         if not _writes_with_strides(body.ops[p], value) and not (
-            _writes_anywhere(body.ops[p]) and _is_dense(lies, body.types[value])
+            _writes_anywhere(body.ops[p]) and _is_dense(layout, body.types[value])
         ):
             return None
-        wide = [s for n, s in zip(body.types[value].shape, lies.strides) if n != 1]
+        wide = [s for n, s in zip(body.types[value].shape, layout.strides) if n != 1]
         if wide[-1:] > [1] or body.types[value].numel == 0:
             return None
-        found[value] = lies
+        found[value] = layout
     return found
 
 
@@ -115,11 +115,11 @@ def _writes_anywhere(o: Op) -> bool:
     return fused_kind(o.op) in ("contraction", "column") or o.name == "matmul"
 
 
-def _is_dense(lies: Layout, ty: TensorType) -> bool:
-    """Whether a value is row-major, and begins where a buffer may begin."""
+def _is_dense(layout: Layout, ty: TensorType) -> bool:
+    """Whether a layout is row-major and begins at a multiple of a buffer's alignment."""
     dense = row_major_strides(ty.shape)
-    pairs = zip(ty.shape, lies.strides, dense)
-    begins = lies.offset * ty.itemsize % ALIGN == 0
+    pairs = zip(ty.shape, layout.strides, dense)
+    begins = layout.offset * ty.itemsize % ALIGN == 0
     return begins and all(a == b for size, a, b in pairs if size != 1)
 
 

@@ -124,10 +124,10 @@ _LOOKED_UP = 1 << 16
 def _looked_up(
     em: Emitter, source: TraceValue, shape: Sequence[int], strides: Sequence[int], offset: int
 ) -> Value:
-    """For each position of a strided view of a tensor with gaps, the number of the element that lies there.
+    """For each position of a strided view, the number of its element in a tensor with gaps.
 
     Raises:
-        LoweringError: there is none, or they are many.
+        LoweringError: a position is in a gap, or there are too many positions.
     """
     count = math.prod(source.shape)
     if extents.current() is not None or max(count, math.prod(shape)) > _LOOKED_UP:
@@ -164,8 +164,8 @@ def as_strided(em: Emitter, x: Value, shape: Any, strides: Any, offset: int | No
 def as_strided_scatter(
     em: Emitter, x: Value, source: Value, shape: Any, strides: Any, offset: int | None = None
 ) -> Value:
-    """Pieces of memory are joined; else by positions: PyTorch's own counts from where the memory begins
-    that the tensor lies in.
+    """Written as concatenated slices of memory where possible, else as a scatter. PyTorch's offset counts from the
+    beginning of the tensor's storage.
 
     Raises:
         LoweringError: elements of the view share memory.

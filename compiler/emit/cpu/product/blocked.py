@@ -74,9 +74,9 @@ class _Blocked(Function):
         self.together = self.compare("sgt", self.team, 1)
         self.packs = self.compare("eq", w["direct"], PACKED)
         self.dots = self.compare("eq", w["direct"], DOTS)
-        lies = self(f"arith.select {self.dots}, {w['bn']}, {w['bk']} : i64")
+        unpacked = self(f"arith.select {self.dots}, {w['bn']}, {w['bk']} : i64")
         panel = self.mul(w["nr"], ITEM)
-        self.far = self(f"arith.select {self.packs}, {panel}, {lies} : i64")
+        self.far = self(f"arith.select {self.packs}, {panel}, {unpacked} : i64")
         self.next = self.at(w["scratch"], self.choose(self.alone, self.mul(thread, w["each"]), 0))
         self.b_block = self.at(self.next, HEAD)
         after = self.add(w["b_bytes"], self.mul(self.me, w["a_bytes"]))
@@ -193,8 +193,8 @@ class _Blocked(Function):
 
         def over(j: str) -> Callable[[str], None]:
             packed = self.at(self.b_block, self.mul(self.binary("divui", j, w["nr"]), self.b_panel))
-            lies = self.at(there, self.mul(j, w["bn"]))
-            b = self(f"arith.select {self.packs}, {packed}, {lies} : !llvm.ptr")
+            unpacked = self.at(there, self.mul(j, w["bn"]))
+            b = self(f"arith.select {self.packs}, {packed}, {unpacked} : !llvm.ptr")
             column = self.add(self.jc, j)
             columns = self.at_most(self.sub(high, j), w["nr"])
             at = self.at(self.c, self.mul(column, ITEM))
