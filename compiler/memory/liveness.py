@@ -133,8 +133,10 @@ def lives_at_entry(function: func.FuncOp, *, take_over: bool = True) -> Lives:
 
     The caller must not modify the result.
     """
-    key = (lives_at_entry, take_over)
     read = layouts_at_entry(function)
+    # these ops may overwrite an operand once a kernel is chosen for them, which does not change the body
+    chosen = tuple(o.index for o in read[0].ops if o.name == "index_add" and adds_in_place(o.op))
+    key = (lives_at_entry, take_over, chosen)
     return analysis(function, key, lambda: lives_of(function, take_over=take_over, read=read))
 
 
