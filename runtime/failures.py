@@ -24,7 +24,6 @@ ERRORS: dict[str, type[Exception]] = {
     "RuntimeError": RuntimeError,
     "ValueError": ValueError,
     "AssertionError": AssertionError,
-    "ZeroDivisionError": ZeroDivisionError,
     "LinAlgError": torch.linalg.LinAlgError,
 }
 #: `loc("forward:encoder.embed"("/home/me/model.py":12:0))`, as MLIR prints it

@@ -220,9 +220,6 @@ class _Converter:
         self.trace.ops.append(TraceOp(func, args, words or {}, [value], loc))
         return value
 
-    def record_check(self, bad: Any, error: str, message: str) -> None:
-        """Nothing: these numbers are made of sizes, not of tensors."""
-
     def _sizes(self, sizes: Sequence[Any]) -> tuple[int, ...]:
         found = tuple([s if type(s) is int else self.formulas.concrete(s) for s in sizes])
         symbol = self.trace.size

@@ -317,16 +317,6 @@ class Recorder(TorchDispatchMode):
         self.locator.watcher.op(op)
         return value
 
-    def record_check(self, bad: tuple[Any, ...], error: str, message: str) -> None:
-        """Record that the run ends with an error where `bad`, an op and its arguments, is true of a number out of a
-        tensor; outside of optimizers, such numbers are made of sizes."""
-        if not self.locator.optimizer:
-            return
-        func, loc = torch.ops.gflow.fail_if.default, self.locator.here()
-        value = self.record_number(bad[0], bad[1], torch.bool)
-        self.ops.append(TraceOp(func, (value, error, message), {}, [None], loc))
-        self.locator.watcher.op(self.ops[-1])
-
     def forget_numbers(self) -> None:
         """Record all numbers anew from here on, even if they were computed before."""
         self._number_ops.clear()

@@ -32,9 +32,6 @@ class ScalarRecorder(Protocol):
             words: keyword arguments of the op.
         """
 
-    def record_check(self, bad: tuple[Any, ...], error: str, message: str) -> None:
-        """The run ends with an error where `bad`, an op and its arguments, is true of a number out of a tensor."""
-
 
 def guard(recorder: ScalarRecorder, expr: Expr, expected: Any) -> None:
     """Record that the trace is valid only while `expr` evaluates to `expected`."""

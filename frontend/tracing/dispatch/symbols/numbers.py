@@ -88,35 +88,25 @@ def _apply(
     return wrap(Number(recorder, value, hint, expr, of_call))
 
 
-#: where Python raises an error instead of a result: what must not hold of the last operand
-_DOMAINS: dict[Any, tuple[Callable[[Any, Any], bool], float]] = {
-    operator.truediv: (operator.eq, 0),
-    operator.floordiv: (operator.eq, 0),
-    operator.mod: (operator.eq, 0),
-    math.sqrt: (operator.lt, 0),
-    math.log: (operator.le, 0),
-    math.log2: (operator.le, 0),
-    math.log10: (operator.le, 0),
-    math.log1p: (operator.le, -1),
+#: where Python raises an error instead of a result: what must hold of the last operand
+_DOMAINS: dict[Any, Callable[[Expr], Expr]] = {
+    operator.truediv: lambda x: (operator.ne, x, 0),
+    operator.floordiv: lambda x: (operator.ne, x, 0),
+    operator.mod: lambda x: (operator.ne, x, 0),
+    math.sqrt: lambda x: (operator.ge, x, 0),
+    math.log: lambda x: (operator.gt, x, 0),
+    math.log2: lambda x: (operator.gt, x, 0),
+    math.log10: lambda x: (operator.gt, x, 0),
+    math.log1p: lambda x: (operator.gt, x, -1),
 }
-_OUTSIDE = {operator.eq: aten.eq.Scalar, operator.lt: aten.lt.Scalar, operator.le: aten.le.Scalar}
 
 
 def _guard_domain(recorder: ScalarRecorder, function: Any, operands: tuple[Any, ...]) -> None:
-    """Whether Python computes the result or raises an error, which the step may catch, stays as it is. Where the
-    number comes out of a tensor, the program raises the error."""
+    """Whether Python computes the result or raises an error, which the step may catch, stays as it is."""
     node = number_of(operands[-1])
-    if node is None or function not in _DOMAINS:
-        return
-    outside, bound = _DOMAINS[function]
-    if node.expr is not None:
-        guard(recorder, (outside, node.expr, bound), outside(node.hint, bound))
-        return
-    bad = _OUTSIDE[outside], (node.value, bound)
-    try:
-        function(*(1.0 for _ in operands[1:]), -1.0 if outside is operator.lt else float(bound))
-    except (ArithmeticError, ValueError) as error:
-        recorder.record_check(bad, type(error).__name__, str(error))
+    if node is not None and node.expr is not None and function in _DOMAINS:
+        condition = _DOMAINS[function](node.expr)
+        guard(recorder, condition, condition[0](node.hint, condition[2]))
 
 
 _BINARY = {
