@@ -443,3 +443,30 @@ def test_a_part_of_a_compiled_module_by_an_engine() -> None:
         with torch.no_grad():
             torch.testing.assert_close(compiled(x), eager(x), rtol=1e-4, atol=1e-4)
         assert calls_of(compiled._runner.program)
+
+
+@pytest.mark.parametrize("offset", [4, 16])
+def test_xla_reads_parameters_that_change_in_place(offset: int) -> None:
+    """XLA's buffers of parameters are kept between calls: at any alignment they read the memory, and hold no copy."""
+    pytest.importorskip("jaxlib")
+    memory = torch.randn(offset + 48 * 48 + 16)
+    first = (-(memory.data_ptr() // 4)) % 16 + offset  # elements from a multiple of 64 bytes
+    weight = nn.Parameter(memory[first : first + 40 * 40].view(40, 40))
+    scale, bias = nn.Parameter(torch.randn(())), nn.Parameter(torch.randn(3))
+
+    class Product(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config.enable_xla_jit()
+
+        def build(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.tanh(x @ weight) * scale, bias.exp() @ x[:3]
+
+    graph = Product()
+    for _ in range(4):
+        x = torch.randn(8, 40)
+        with torch.no_grad():
+            found, wanted = graph(x), (torch.tanh(x @ weight) * scale, bias.exp() @ x[:3])
+            for p in (weight, scale, bias):
+                p.mul_(1.25)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)

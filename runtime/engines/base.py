@@ -52,8 +52,9 @@ def delivered(made: torch.Tensor, place: torch.Tensor | None, copies: Copies) ->
 class EngineCode(ABC):
     """A region compiled by an engine.
 
-    Attributes: copies: the bytes that the latest run copied. user: the object for which memory is attached; None if no
-    memory is.
+    Attributes:
+        copies: the bytes that the latest run copied.
+        user: the object for which memory is attached; None if no memory is.
     """
 
     user: object = None

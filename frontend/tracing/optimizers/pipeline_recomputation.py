@@ -68,7 +68,7 @@ def views_again(
     """
     changed = {first.inputs[o.alias].value for o in first.outputs if o.alias is not None}
     inputs = {entry.value for entry in first.inputs}
-    makers = {r: op for op in first.ops if _is_again(op) for r in op.results if r is not None}
+    makers = {r: op for op in first.ops if _is_repeatable(op) for r in op.results if r is not None}
     own = {r for op in ops for r in op.results}
     found: set[TraceOp] = set()
     wanted = [v for op in ops for v in _read(op)]
@@ -87,7 +87,7 @@ def views_again(
     return [op for op in first.ops if op in found]
 
 
-def _is_again(op: TraceOp) -> bool:
+def _is_repeatable(op: TraceOp) -> bool:
     """Whether an op is a view that any part can make. Ops of marked modules are `computed_again`."""
     movable = not op.scope and op.func.overloadpacket not in BY_MEMORY
     return movable and is_view(op) and len([*_read(op)]) == 1

@@ -182,8 +182,7 @@ def _probe(
 
     Returns:
         The new parameters; for each of the optimizers' states (see `_states`) the new entries of the parameters, and
-            the first
-        values of these.
+        the first values of these.
     """
     copies = {id(p): _copy(local_of(p)).requires_grad_(p.requires_grad) for p in parameters}
     for p, grad in zip(parameters, gradients, strict=True):
@@ -258,10 +257,8 @@ def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tenso
     generator = torch.Generator().manual_seed(0)
     try:
         _, _, first = _probe(optimizer, missing, [_zeros(p) for p in missing], None)
-    except (
-        ArithmeticError,
-        ValueError,
-    ):  # Python divides by what is zero then, or takes its logarithm
+    except (ArithmeticError, ValueError):
+        # Python divides by a norm of the zeros, or takes its logarithm
         gradients = [_zeros(p).normal_(generator=generator) for p in missing]
         _, _, first = _probe(optimizer, missing, gradients, None)
     if not any(map(any, first)):

@@ -160,8 +160,13 @@ class _Known(_Node):
 
 
 class Number(_Node):
-    """The node behind a traced number. `hint` is its value in this trace; `expr` is None
-    when the value comes out of a tensor; `of_call`: it follows from an argument of the call."""
+    """The node behind a traced number.
+
+    Args:
+        hint: its value in this trace.
+        expr: its host expression; None if the value is read from a tensor.
+        of_call: whether it depends on an argument of the call.
+    """
 
     def __init__(
         self,
@@ -177,10 +182,10 @@ class Number(_Node):
         self.of_call = of_call
 
     def concrete(self, convert: Callable[[Any], Any] = same) -> Any:
-        """The value in this trace, guarded.
+        """The value in this trace, with a guard.
 
         Raises:
-            StateBranch: the value comes out of a tensor.
+            StateBranch: the value is read from a tensor.
         """
         if self.expr is None:
             raise StateBranch
@@ -189,17 +194,18 @@ class Number(_Node):
         return result
 
     def holds(self, function: Callable[[Any, Any], bool], bound: float) -> bool:
-        """What a comparison with a constant gives in this trace, guarded."""
+        """The result of a comparison with a constant in this trace, with a guard."""
         result = function(self.hint, bound)
         guard(self.recorder, (function, self.expr, bound), result)
         return result
 
     def shown(self) -> Any:
-        """The value as text is made of it: guarded where it is one of the call's, which may choose by it."""
+        """The value for conversion to text, with a guard if it depends on an argument of the call, since code may
+        branch on the text."""
         return self.concrete() if self.of_call else self.hint
 
     def has_hint(self) -> bool:
-        """Whether it has a value in this trace; not where it comes out of a tensor."""
+        """Whether it has a value in this trace; not if it is read from a tensor."""
         return self.expr is not None
 
     def _graph_repr(self) -> str:
