@@ -239,6 +239,7 @@ def test_notebooks(graph: Step) -> None:
     assert len(modules) == len(list(graph.model.modules()))
     assert len(folds) > len(modules)  # ops have folds of their own
     assert "arena" in shown[2]
+    assert ("optimizer state: " in shown[2]) == graph.train
     assert "s a call" in shown[3]
     assert "&gt;" in shown[0]
 

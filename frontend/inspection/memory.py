@@ -23,6 +23,7 @@ _ROLES = {
     "optimizer_state": "optimizer state",
     "input": "inputs",
     "constant": "captured tensors",
+    "scalar": "numbers",
 }
 
 
@@ -71,7 +72,7 @@ class MemorySummary:
 
     def _repr_html_(self) -> str:
         """For notebooks: the parts as a bar, and the text."""
-        return memory_html(self)
+        return memory_html(self, {_ROLES.get(r, r): size for r, size in self.arguments.items()})
 
     def __str__(self) -> str:
         over = f"{ratio(self.arena, self.lower_bound)} of the least possible" * bool(

@@ -292,7 +292,7 @@ keys({
   o: ['out to the module around', () => picked && picked.parent !== root && picked.parent && pick(picked.parent)],
 });
 function step(by) {
-  const list = [...shapes.keys()].sort((a, b) => a.first - b.first || a.depth - b.depth);
+  const list = [...shapes.keys()]; // each module before its parts
   const i = list.indexOf(picked);
   const t = list[i < 0 ? 0 : (i + by + list.length) % list.length];
   pick(t);
