@@ -473,7 +473,9 @@ class _Converter:
         of another argument in the same storage would be lost."""
         node: torch.fx.Node | None = out
         while node is not None and node not in self.placeholders:
-            inputs = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+            inputs = [
+                n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)
+            ]
             node = next((n for n in inputs if _storage(n) == _storage(out)), None)
         return node
 
