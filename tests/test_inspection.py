@@ -127,6 +127,7 @@ def test_kernels(graph: Step) -> None:
 def test_memory(graph: Step, tmp_path: Path) -> None:
     memory = graph.memory()
     numbers = 6 * 8 + 8 + 8 + 8 + 8 * 3 + 3
+    assert memory.name == graph.explain().name == graph.name
     assert memory.parameters == 4 * numbers
     if graph.train:
         assert memory.optimizer_state == 2 * 4 * numbers + 6 * 4  # two moments, and step counts

@@ -96,8 +96,8 @@ class MemorySummary:
         return "\n".join([*parts, ""])
 
 
-def memory(plan: Plan) -> MemorySummary:
-    """The summary of a plan."""
+def memory(plan: Plan, name: str) -> MemorySummary:
+    """The summary of a plan. name: that of the graph."""
     program = plan.compiled.program
     module, function = planned(plan)
     with module.context:
@@ -107,7 +107,7 @@ def memory(plan: Plan) -> MemorySummary:
     for a in program.arguments:
         arguments[a.role] = arguments.get(a.role, 0) + fixed_type(a.type, most).nbytes
     return MemorySummary(
-        program.name,
+        name,
         program.arena_bytes,
         reading.lower_bound,
         arguments,
