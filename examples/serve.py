@@ -270,7 +270,10 @@ def _tensor(entry: dict[str, Any], data: bytes | None) -> torch.Tensor:
         found = torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[: len(data)].view(
             dtype
         )
-    return found.reshape(shape)
+    try:
+        return found.reshape(shape)
+    except RuntimeError:  # without elements, and of sizes whose product is beyond 64 bits
+        raise BadRequest(f"input {name!r} has a shape that no tensor has: {shape}") from None
 
 
 def _compare(name: str, elements: int, shape: list[int], count: int) -> None:
@@ -315,6 +318,8 @@ def write_response(
     all_binary = asked.get("parameters", {}).get("binary_data_output", False)
     wanted = asked.get("outputs") or [{"name": n} for n in results]
     listed, binary = [], []
+    if len({entry["name"] for entry in wanted}) < len(wanted):
+        raise BadRequest("an output is asked for twice")
     for entry in wanted:
         tensor = results.get(entry["name"])
         if tensor is None:

@@ -23,8 +23,10 @@ import queue
 import random
 import re
 import secrets
+import shutil
 import sqlite3
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -515,6 +517,28 @@ def test_the_time_and_files_are_asked_for_at_each_call_of_a_function() -> None:
     assert [round(value / 1e9) for value in got] == [0, 1, 2]
     assert len({value % 1e9 for value in got}) == 3
     _FILE.unlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: shutil.rmtree(_FILE),
+        lambda: _FILE.rmdir(),
+        lambda: subprocess.run(["rmdir", _FILE], check=True),
+        lambda: os.system(f"rmdir {_FILE}"),
+    ],
+    ids=["shutil", "os", "subprocess", "system"],
+)
+def test_changes_of_files_and_settings(change: Callable[[], object]) -> None:
+    """A graph tells that they are not repeated; `gflow.compile` makes them at each call."""
+    _FILE.mkdir()
+    with pytest.warns(UserWarning, match=r"calls .*\(\)\. It runs once .* do not repeat that"):
+        nn.Graph.trace(lambda x: (change(), x + 1)[1])(torch.ones(1))
+    compiled = flow.compile(lambda x: (change(), x + 1)[1])
+    for _ in range(3):
+        _FILE.mkdir()
+        compiled(torch.ones(1))
+        assert not _FILE.exists()
 
 
 @pytest.mark.parametrize(

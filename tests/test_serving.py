@@ -173,6 +173,7 @@ MALFORMED: dict[str, str | bytes] = {
     "shape of fractions": json.dumps(_request(shape=[2.0, 4.0])),
     "negative shape": json.dumps(_request(shape=[-2, -4])),
     "endless shape": json.dumps(_request(shape=[1 << 62, 1 << 62])),
+    "strides beyond 64 bits": json.dumps(_request(shape=[1 << 47] * 60 + [0], data=[])),
     "many dimensions": json.dumps(_request(shape=[1] * 1000)),
     "datatype": json.dumps(_request(datatype="FP33")),
     "datatype of another kind": json.dumps(_request(datatype=["FP32"])),
@@ -190,6 +191,7 @@ MALFORMED: dict[str, str | bytes] = {
     "announced text": json.dumps(_request(parameters={"binary_data_size": "8"})),
     "outputs of another kind": json.dumps({**_request(), "outputs": 5}),
     "output of another kind": json.dumps({**_request(), "outputs": ["y"]}),
+    "output twice": json.dumps({**_request(), "outputs": [{"name": "output"}] * 2}),
     "id of another kind": json.dumps({**_request(), "id": {}}),
 }
 

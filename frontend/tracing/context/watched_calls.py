@@ -1,13 +1,12 @@
 """Detects calls by which Python code reads a value that differs at each call: the time, random numbers, files, the
-state of PyTorch's generator. A trace would keep one value for all calls. Calls that print are detected as well, since
-a program does not repeat them."""
+state of PyTorch's generator. A trace would keep one value for all calls. Calls that print, or change files, the
+process or settings of libraries, are detected as well, since a program does not repeat them."""
 
 from __future__ import annotations
 
 import builtins
 import contextlib
 import datetime
-import io
 import logging
 import os
 import random
@@ -29,7 +28,7 @@ from gflow.errors import GraphTraceError
 from .location import here, is_installed, owner_of, user_frame
 from .threads import here_only, replaced
 
-Kind = Literal["time", "random", "state", "file", "output"]
+Kind = Literal["time", "random", "state", "file", "output", "effect"]
 #: the callback of `watched_calls`: gets the name of the called function, and the kind of its value
 Met = Callable[[str, Kind], None]
 
@@ -42,6 +41,26 @@ _NOW: dict[type, tuple[str, ...]] = {
     datetime.datetime: ("now", "utcnow", "today"),
     datetime.date: ("today",),
 }
+#: functions that change files, the process or settings, by module: the first module that has a name counts
+_EFFECTS: dict[str, tuple[str, ...]] = {
+    "os": (
+        "remove", "unlink", "rename", "replace", "mkdir", "rmdir", "link", "symlink", "truncate", "chmod", "chown",
+        "utime", "chdir", "umask", "putenv", "unsetenv", "system", "posix_spawn", "posix_spawnp", "fork", "kill",
+    ),
+    "_posixsubprocess": ("fork_exec",),
+    "_winapi": ("CreateProcess",),
+    "signal": ("signal", "alarm", "setitimer"),
+    "atexit": ("register", "unregister"),
+    "gc": ("enable", "disable", "freeze", "set_threshold"),
+    "sys": ("setrecursionlimit", "setswitchinterval", "settrace", "setprofile"),
+    "random": ("seed", "setstate"),
+    "numpy.random": ("seed", "set_state"),
+    "numpy": ("seterr", "seterrcall", "setbufsize", "set_printoptions", "save", "savez", "savez_compressed", "savetxt"),
+    "torch": (
+        "save", "set_default_dtype", "set_default_device", "set_num_threads", "set_float32_matmul_precision",
+        "use_deterministic_algorithms", "set_flush_denormal", "set_printoptions",
+    ),
+}  # fmt: skip
 #: methods of generators that draw no random number
 _STATE = {"seed", "getstate", "setstate", "get_state", "set_state"}
 #: modules of the standard library that read files or random numbers internally
@@ -91,6 +110,15 @@ def _functions() -> list[_Watched]:
         _Watched(m, "get_rng_state", m.get_rng_state, "state")  # type: ignore[attr-defined]
         for m in (torch, torch.random)
     ]
+    for module_name, names in _EFFECTS.items():
+        module = sys.modules.get(module_name)
+        # the standard library changes files on behalf of the author's code (shutil, pathlib, subprocess)
+        through = module_name in ("os", "_posixsubprocess", "_winapi")
+        found += [
+            _Watched(module, name, getattr(module, name), "effect", through)
+            for name in names
+            if module is not None and hasattr(module, name)
+        ]
     return found
 
 
@@ -144,7 +172,7 @@ def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterato
 
     Args:
         met: gets the name and the kind of each call for the time, a random number, a file or the state of PyTorch's
-            generator. Calls that print are reported only for code that is not installed.
+            generator. Calls that print or have another effect are reported only for code that is not installed.
         importers: globals of modules that may have imported such functions by name. Those of modules that are not
             installed are always searched.
     """
@@ -152,7 +180,8 @@ def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterato
 
     def asked(what: str, kind: Kind, through: bool, frame: FrameType) -> None:
         asks = threading.get_ident() == thread and _is_asked_by_user(frame, through)
-        if asks and (kind != "output" or not is_installed(frame.f_code.co_filename)):
+        effect = kind in ("output", "effect")
+        if asks and not (effect and is_installed(frame.f_code.co_filename)):
             met(what, kind)
 
     def handle(logger: logging.Logger, record: logging.LogRecord) -> None:
@@ -177,7 +206,8 @@ def watched_calls(met: Met, importers: Sequence[dict[str, Any]] = ()) -> Iterato
             real, lambda name: asked(name, "time", False, sys._getframe(2))
         )
     # a module may have a function under other names: `random` has a name of its own for `os.urandom`
-    holders = [*(vars(w.module) for w in found), vars(datetime), vars(io), *importers, *_own()]
+    under = (vars(m) for name in ("io", "subprocess") if (m := sys.modules.get(name)) is not None)
+    holders = [*(vars(w.module) for w in found), vars(datetime), *under, *importers, *_own()]
     places: list[tuple[dict[str, Any], str, Any]] = []
     for names in {id(n): n for n in holders}.values():
         places += [(names, *entry) for entry in list(names.items()) if id(entry[1]) in stand_ins]
@@ -263,7 +293,8 @@ def warn_once(text: str) -> None:
 def asked_by_build(graph: str, keeps_state: bool) -> Met:
     """The callback of `watched_calls` for the time in which the `build()` of a graph runs.
 
-    Random numbers and the state of PyTorch's generator are errors; for the time, files and printing it warns.
+    Random numbers and the state of PyTorch's generator are errors; for the time, files, printing and other effects it
+    warns.
 
     Args:
         graph: the name of the graph.
@@ -292,6 +323,14 @@ def asked_by_build(graph: str, keeps_state: bool) -> Met:
                 "print nothing. Print outside of build(), or return what is to be printed."
             )
             warn_once(text)
+            return
+        if kind == "effect":
+            if keeps_state:
+                raise GraphTraceError(f"{begin}later calls would not repeat that.")
+            warn_once(
+                f"build() of {graph} calls {name}. It runs once for each program, not at every call, so later calls do "
+                "not repeat that. Call it outside of build()."
+            )
             return
         what = "the time" if kind == "time" else "what it reads"
         if keeps_state:

@@ -145,12 +145,10 @@ def refused_calls(
     """
 
     def refuse(name: str, kind: Kind) -> None:
-        if kind != "output":
+        if kind not in ("output", "effect"):
             raise _error(where, name)
-        text = (
-            f"{where}: step() calls {name}. A graph runs step() once, while it is traced, so later steps print "
-            "nothing."
-        )
+        left = "print nothing" if kind == "output" else "do not repeat that"
+        text = f"{where}: step() calls {name}. A graph runs step() once, while it is traced, so later steps {left}."
         warn_once(text)
 
     return watched_calls(refuse, importers)
