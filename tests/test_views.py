@@ -320,6 +320,39 @@ def test_graph_page_in_a_browser(tmp_path: Path) -> None:
 
 
 @needs_browser
+def test_order_of_boxes(tmp_path: Path) -> None:
+    """By data and phase, though parts of later boxes run first (a transpose, an update's decay)."""
+    steps = (
+        ("%d", "mul", "%w, %w", "optimizer:model.b.w"),
+        ("%c", "neg", "%w", "forward:model.b"),
+        ("%a", "matmul", "%x, %w", "forward:model.a"),
+        ("%b", "matmul", "%a, %c", "forward:model.b"),
+        ("%g", "matmul", "%b, %d", "backward:model.b"),
+        ("%u", "sub", "%d, %g", "optimizer:model.b.w"),
+    )
+    lines = [
+        f'{name} = "gflow.{op}"({operands}) : ({", ".join([SIZE] * (1 + operands.count(",")))}) -> {SIZE} '
+        f'loc("{where}"("net.py":1:0))'
+        for name, op, operands, where in steps
+    ]
+    arguments = ", ".join(f"{name}: {SIZE}" for name in ("%x", "%w"))
+    text = "\n".join(lines)
+    module = ir.Module.parse(
+        f"func.func @step({arguments}) -> {SIZE} {{\n{text}\nreturn %u : {SIZE}\n}}", make_context()
+    )
+    seen = run(
+        graph_page(module.body.operations[0]),
+        """
+        const names = t => t.kids.map(k => k.name);
+        const phases = root.kids.filter(k => k.op < 0);
+        return {phases: phases.map(k => k.name), forward: names(phases[0].kids[0])};
+        """,
+        tmp_path,
+    )
+    assert seen == {"phases": ["forward", "backward", "optimizer"], "forward": ["a", "b"]}
+
+
+@needs_browser
 def test_timeline_page_in_a_browser(tmp_path: Path) -> None:
     spans = [
         Span("host", 0.0, 1e-3, "<run>", "host"),
@@ -344,7 +377,12 @@ def test_timeline_page_in_a_browser(tmp_path: Path) -> None:
         press('+'); press('ArrowRight');
         const after = document.getElementById('line').getAttribute('viewBox');
         press('0');
-        return {scale, texts, hits, dim, second, moved: before !== after,
+        const sums = [...document.querySelectorAll('#sums tbody tr')].map(r => [...r.cells].map(c => c.textContent));
+        const room = document.getElementById('sums').getBoundingClientRect();
+        document.querySelectorAll('#sums button')[1].click();
+        const found = document.getElementById('hits').textContent;
+        return {scale, sums, found, below: room.height > 300 && room.bottom <= innerHeight + 1,
+          texts, hits, dim, second, moved: before !== after,
           back: before === document.getElementById('line').getAttribute('viewBox'),
           shares: at.map(r => Math.round(1000 * r.width / at[0].width)),
           rows: [...document.querySelectorAll('#names .row')].map(s => s.textContent),
@@ -362,6 +400,10 @@ def test_timeline_page_in_a_browser(tmp_path: Path) -> None:
     ].replace("\n", "")
     assert seen["hits"] == "1 found, 300.0 µs"
     assert seen["dim"] == 2
+    assert seen["sums"][0] == ["<run>", "host", "1", "1.000 ms", "100.0 %"]
+    assert [row[0] for row in seen["sums"]] == ["<run>", "tanh", "matmul"]
+    assert seen["found"] == "1 found, 400.0 µs"
+    assert seen["below"]  # the table has the rest of the window
     assert seen["second"].startswith("matmul")
     assert seen["moved"]
     assert seen["back"]

@@ -164,7 +164,7 @@ def _check_divided(trace: Trace, program: Program) -> None:
 def _say_slow() -> None:
     """Warn once in a process that mixed precision saves no time on a processor."""
     _log.warning(
-        "enable_amp() on the CPU saves memory, not time: products of halves are computed in float32 "
+        "enable_amp() on the CPU saves memory, not time: products in half precision are computed in float32 "
         "(docs/mixed_precision.md)"
     )
 
