@@ -134,6 +134,26 @@ def test_mistakes(line: str, message: str) -> None:
     assert caught.value.line == 2
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '%0 = gflow.exp %x, "' + '\\"' * 500_000,
+        '%0 = gflow.exp "' + '\\"' * 500_000 + " // a comment",
+        "%0" + " " * 1_000_000 + "gflow.exp",
+        "%0 = gflow.concatenate " + "%x, " * 200_000 + "%x : " + "1x" * 900 + "f32",
+        f'loc("{"x" * 1_000_000}")\n' + "  %0 = gflow.exp %x : 4xf32\n" * 1000,
+    ],
+    ids=["string", "comment", "blanks", "types", "locations"],
+)
+def test_long_statements(line: str) -> None:
+    """They are read in linear time, and what is made of them is no longer than MLIR may read."""
+    try:
+        found = to_generic(f"func @f(%x: 4xf32) -> 4xf32 {{\n  {line}\n  return %0 : 4xf32\n}}\n")
+    except AssemblyError:
+        return
+    assert len(found) < 3_000_000
+
+
 def test_statements_over_several_lines() -> None:
     text = """
 // a comment

@@ -16,6 +16,7 @@ from torch import nn
 import gflow as flow
 from examples.mobilenet_v2 import MobileNetV2
 from gflow.nn.graph import GraphModule
+from gflow.report.progress import ProgressLines
 
 
 class GraphMobileNetV2(flow.nn.Graph):
@@ -438,6 +439,9 @@ def test_lines_where_there_is_no_terminal(
     assert all(
         re.fullmatch(r"gflow: compiling Slow_\d+: \w+.*, \d+ s, about \d+%", x) for x in lines
     )
+    ProgressLines("of a build that was interrupted before it began")
+    time.sleep(0.7)
+    assert capfd.readouterr() == ("", "")
     monkeypatch.setenv("GFLOW_PROGRESS", "0")
     Slow(0.7)(torch.zeros(2))
     assert capfd.readouterr() == ("", "")

@@ -13,7 +13,7 @@ from ..ir.diagnostics import Diagnostic
 
 _COMMENT = re.compile(
     r"expected-(error|note|remark|warning)(-re)? *"
-    r"(@([+-][0-9]+|above|below|unknown))? *\{\{(.*)\}\}$"
+    r"(@([+-][0-9]+|above|below|unknown) *)?\{\{(.*)\}\}$"
 )
 
 
@@ -50,7 +50,8 @@ def read_expected(text: str, file: str) -> tuple[list[Expected], list[Diagnostic
     last_plain = 0
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
-        match = _COMMENT.search(line.rstrip())
+        line = line.rstrip()
+        match = _COMMENT.search(line) if line.endswith("}}") else None
         if match is None:
             for item in waiting:
                 item.line = number

@@ -18,6 +18,7 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+from gflow.dialects import limits
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 
@@ -164,10 +165,16 @@ class _Runner:
         self.sources.add(name, text)
         if not self.options.split_input_file:
             return self._run_part(text, name, 0)
-        good, start = True, 0
+        good, start, size = True, 0, 0
         for match in [*_SPLIT.finditer(text), None]:
             end = len(text) if match is None else match.start()
-            good &= self._run_part(text[start:end], name, text.count("\n", 0, start))
+            line = text.count("\n", 0, start)
+            size += line + end - start  # a part is parsed with as many blank lines in front
+            if size > limits.MAX_BYTES:
+                message = f"{name}: its parts, each with the lines before it, have more than"
+                _fail(f"gflow-opt: {message} {limits.MAX_BYTES:,} characters")
+                return False
+            good &= self._run_part(text[start:end], name, line)
             start = end if match is None else match.end()
         return good
 

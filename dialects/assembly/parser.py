@@ -6,6 +6,7 @@ import difflib
 import re
 from dataclasses import dataclass, field
 
+from .. import limits
 from ..opdef import OpDef
 from ..ops import OPS
 from . import entries
@@ -13,7 +14,7 @@ from .scan import ScanError, end_of_group, find_outside, split_list
 from .scan import depth as depth_of
 from .types import long, runs, type_list
 
-_OP = re.compile(r"(\s*)(?:(%[^\"=]*?)\s*=\s*)?gflow\.(\w+)\s*")
+_OP = re.compile(r"(\s*)(?:(%[^\"=]*)=\s*)?gflow\.(\w+)\s*")
 _FUNC = re.compile(r"(\s*)func\s+(@[\w$.-]+)\s*\(")
 _RETURN = re.compile(r"(\s*)return\s+(?=%)")
 _BINDING = re.compile(r"(%[\w.$-]+)\s*=\s*(%[\w.$#-]+)\s*:\s*(.*)\Z", re.DOTALL)
@@ -21,7 +22,10 @@ _STATEMENT = re.compile(
     r'^[ \t]*(?:(%[^"=\n]*)=[ \t]*)?gflow\.(\w+)(?![\w.]|[ \t]*=)', re.MULTILINE
 )
 _FUNCTION = re.compile(r"^[ \t]*func[ \t]+@", re.MULTILINE)
-_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//.*')
+_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*"?)|//.*')
+
+
+_TOO_LONG = f"the generic form up to here has more than {limits.MAX_BYTES:,} characters"
 
 
 class AssemblyError(ValueError):
@@ -56,6 +60,8 @@ class _Reader:
     lines: list[str]
     out: list[str] = field(default_factory=list)
     location: str = ""
+    #: characters of `out`
+    size: int = 0
     #: of each open brace: how the op with that region ends; "" for what stays as it is
     open: list[str] = field(default_factory=list)
 
@@ -65,7 +71,11 @@ class _Reader:
             first = i
             try:
                 text, i = self._statement(i)
-                self.out += self._generic(text, first).split("\n")
+                text = self._generic(text, first)
+                self.size += len(text)
+                if self.size > limits.MAX_BYTES:  # types and locations are repeated
+                    raise ScanError(_TOO_LONG)
+                self.out += text.split("\n")
             except ScanError as error:
                 raise AssemblyError(str(error), first + 1) from None
             except RecursionError:
@@ -121,7 +131,9 @@ class _Reader:
             close = difflib.get_close_matches(match[3], OPS, 1)
             hint = f"; did you mean gflow.{close[0]}?" if close else ""
             raise ScanError(f"unknown op gflow.{match[3]}{hint}")
-        start = f'{match[1]}{match[2] + " = " if match[2] else ""}"gflow.{definition.name}"'
+        start = (
+            f'{match[1]}{match[2].rstrip() + " = " if match[2] else ""}"gflow.{definition.name}"'
+        )
         rest = text[match.end() :]
         try:
             if definition.regions:
@@ -189,6 +201,8 @@ def _plain(definition: OpDef, rest: str, has_results: bool) -> str:
     elif has_results:
         if not types:
             raise ScanError("expected ':' and the type of operands and result")
+        if len(types) * len(operands) > limits.MAX_BYTES:
+            raise ScanError(_TOO_LONG)
         inputs, outputs = [types] * len(operands), [types] * (definition.results or 1)
     else:
         inputs, outputs = split_list(types), []

@@ -6,9 +6,10 @@ import re
 
 _CLOSER = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _CLOSING = frozenset(_CLOSER.values())
-#: what decides where a group ends: strings, arrows, comparisons and brackets
-_MARK = re.compile(r'"(?:[^"\\\n]|\\.)*"|->|>=|<=|[()\[\]{}<>]')
-_MARK_OR_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*"|->|>=|<=|[()\[\]{}<>,]')
+#: what decides where a group ends: strings, arrows, comparisons and brackets. A string without an end ends with the
+#: line: looked for from each of its quotes, its end would take quadratic time
+_MARK = re.compile(r'"(?:[^"\\\n]|\\.)*"?|->|>=|<=|[()\[\]{}<>]')
+_MARK_OR_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*"?|->|>=|<=|[()\[\]{}<>,]')
 
 
 class ScanError(ValueError):

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 from gflow.tracing.context.threads import BESIDE
@@ -47,7 +48,8 @@ class Progress(Watcher):
         self._start_timer(self.patience)
 
     def _start_timer(self, seconds: float) -> None:
-        self._timer = threading.Timer(seconds, self._show)
+        # an interrupted build may not come to `close`
+        self._timer = threading.Timer(seconds, _show_of, [weakref.ref(self)])
         self._timer.name, self._timer.daemon = BESIDE, True
         self._timer.start()
 
@@ -142,6 +144,12 @@ class ProgressBar(Progress):
     def _update(self) -> None:
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self._done, phase=self._text)
+
+
+def _show_of(progress: weakref.ref[Progress]) -> None:
+    """Update the display of a build that goes on."""
+    if (found := progress()) is not None:
+        found._show()
 
 
 def _share(detail: str) -> float:

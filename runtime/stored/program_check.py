@@ -411,6 +411,8 @@ def _check_engine(program: Program, memory: _Memory, step: EngineStep) -> None:
         if not is_row_major(found.type.shape, found.strides):
             raise ValueError(f"a result with strides {list(found.strides)}")
     unpacked(step.code)
+    if step.exact:
+        unpacked(step.exact)
 
 
 def _check_launch(program: Program, memory: _Memory, step: LaunchStep) -> None:

@@ -8,15 +8,19 @@ Of a global tensor (`DTensor`) each part along the dimensions of its mesh that s
 NAME#1, …, in one dimension; the manifest says how they are put together.
 
 A checkpoint is written beside the previous one and becomes valid when `latest` names it, by one rename. After a kill at
-any moment, the old or the new one is complete. As in `checkpoint.py`, nothing is pickled.
+any moment, the old or the new one is complete. As in `checkpoint.py`, no object of the tree is pickled. PyTorch's list
+of tensors (`.metadata`) is a pickle: it is read with the classes of such lists alone, and checked before any tensor is.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
 import shutil
 import sys
 import warnings
+import zipfile
 from dataclasses import field
 from math import prod
 from pathlib import Path
@@ -28,11 +32,26 @@ import torch.distributed as dist
 from gflow.dialects.records import record
 
 from ..distributed.pieces import parts_held
+from ..tensors import DTYPES
 from .atomic import new_file
 from .checkpoint import CheckpointError, decode, encode
 
 FORMAT, VERSION = "gflow-sharded-checkpoint", 2
 _LATEST, _MANIFEST = "latest", "gflow.manifest"
+
+_DCP = "torch.distributed.checkpoint"
+#: what a list of tensors may be made of, by module
+_NAMES = {
+    f"{_DCP}.metadata": {
+        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
+        "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+    },
+    f"{_DCP}.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size", *(str(d).removeprefix("torch.") for d in DTYPES.values())},
+    "pathlib": {"PosixPath", "WindowsPath"},
+    "pathlib._local": {"PosixPath", "WindowsPath"},
+}  # fmt: skip
 
 
 def save_sharded(tree: Any, path: Path) -> None:
@@ -86,31 +105,52 @@ def save_sharded(tree: Any, path: Path) -> None:
 
 
 def load_sharded(path: Path) -> Any:
-    """What `save_sharded` wrote, with whole tensors; ranks of a group call it together.
+    """What `save_sharded` wrote, with whole tensors; ranks of a group call it together. No code is run.
 
     Raises:
-        CheckpointError: there is no whole checkpoint, or one from a later version.
+        CheckpointError: there is no whole checkpoint, it is damaged, or from a later version.
     """
     # start-up: few graphs are loaded in this format
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.api import CheckpointException
 
     try:
-        number = (path / _LATEST).read_text()
-        reader = dcp.FileSystemReader(str(path / number))
-        listed = reader.read_metadata().state_dict_metadata
-    except (OSError, EOFError, ValueError) as error:
-        raise CheckpointError(f"{path} holds no whole sharded checkpoint: {error}") from None
-    state: dict[str, Any] = {}
-    for name, entry in listed.items():
-        if not isinstance(entry, TensorStorageMetadata):
-            raise CheckpointError(f"{path} is not gflow's: {name!r} is no tensor")
-        state[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
-    if _MANIFEST not in state:
-        raise CheckpointError(f"{path} is not gflow's: it has no {_MANIFEST}")
+        return _loaded(path)
+    except CheckpointError:
+        raise
+    except (
+        CheckpointException, pickle.UnpicklingError, zipfile.BadZipFile, OSError, EOFError, ValueError,
+        LookupError, TypeError, AttributeError, RuntimeError, AssertionError, OverflowError,
+    ) as error:  # fmt: skip
+        # files of any content: of a list that does not fit its tensors, of tensors that are cut off
+        causes = getattr(error, "failures", None)
+        cause = next(iter(causes.values()))[0] if causes else error
+        reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+        raise CheckpointError(f"{path} holds no whole sharded checkpoint: {reason}") from None
+
+
+def _loaded(path: Path) -> Any:
+    # start-up: few graphs are loaded in this format
+    import torch.distributed.checkpoint as dcp
+
+    number = (path / _LATEST).read_text()
+    if not (number.isascii() and number.isdigit()):
+        raise CheckpointError(f"{path / _LATEST} names no checkpoint")
+
+    class Reader(dcp.FileSystemReader):
+        def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
+            return listed
+
+    folder = path / number
+    with (folder / ".metadata").open("rb") as file:
+        try:
+            listed = _Listed(file).load()
+        except MemoryError:  # it announces more bytes than there are
+            raise pickle.UnpicklingError("its list of tensors is damaged") from None
+    state = _places(listed, path)
+    _check_pieces(listed, folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.load(state, storage_reader=reader, no_dist=not _together())
+        dcp.load(state, storage_reader=Reader(str(folder)), no_dist=not _together())
     manifest = json.loads(bytes(state.pop(_MANIFEST).numpy()))
     if manifest.get("format") != FORMAT or manifest["version"] > VERSION:
         raise CheckpointError(
@@ -123,6 +163,62 @@ def load_sharded(path: Path) -> Any:
         for n, shape in manifest["shapes"].items()
     }
     return decode(manifest["tree"], tensors)
+
+
+class _Listed(pickle.Unpickler):
+    """Reads PyTorch's list of the tensors of a checkpoint."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _NAMES.get(module, ()):
+            raise pickle.UnpicklingError(f"its list of tensors names {module}.{name}")
+        return super().find_class(module, name)
+
+
+def _places(listed: Any, path: Path) -> dict[str, torch.Tensor]:
+    """Memory for each tensor of a list, all of which will be written.
+
+    Raises:
+        CheckpointError: the list is not gflow's: an entry is no tensor, its pieces are not all of it, or they are in
+            files elsewhere.
+    """
+    # start-up: few graphs are loaded in this format
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    state: dict[str, torch.Tensor] = {}
+    for name, entry in listed.state_dict_metadata.items():
+        if not isinstance(entry, TensorStorageMetadata) or len(entry.size) != 1:
+            raise CheckpointError(f"{path} is not gflow's: {name!r} is no tensor in one dimension")
+        end = 0
+        for chunk in sorted(entry.chunks, key=lambda chunk: tuple(chunk.offsets)):
+            if tuple(chunk.offsets) != (end,) or len(chunk.sizes) != 1 or chunk.sizes[0] < 0:
+                raise CheckpointError(f"{path} is damaged: pieces of {name!r} are missing")
+            end += chunk.sizes[0]
+        if (end,) != tuple(entry.size):
+            raise CheckpointError(f"{path} is damaged: pieces of {name!r} are missing")
+        state[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
+    if _MANIFEST not in state:
+        raise CheckpointError(f"{path} is not gflow's: it has no {_MANIFEST}")
+    return state
+
+
+def _check_pieces(listed: Any, folder: Path) -> None:
+    """Check the bytes of each piece, a zip file with checksums, which `torch.load` does not look at.
+
+    Raises:
+        CheckpointError: a piece is damaged, or in a file elsewhere.
+        BadZipFile: it is none.
+    """
+    for index, info in listed.storage_data.items():
+        if Path(info.relative_path).name != info.relative_path:
+            raise CheckpointError(f"{folder} is damaged: it names files elsewhere")
+        with (folder / info.relative_path).open("rb") as file:
+            file.seek(info.offset)
+            piece = zipfile.ZipFile(io.BytesIO(file.read(info.length)))
+        # all are 0 where PyTorch was told to compute none
+        if any(entry.CRC for entry in piece.infolist()) and piece.testzip() is not None:
+            raise CheckpointError(
+                f"{folder} is damaged: the checksum of {index.fqn!r} does not match"
+            )
 
 
 def _whole(
