@@ -191,6 +191,12 @@ def test_memory_page_in_a_browser(tmp_path: Path) -> None:
         const zoomed = document.getElementById('arena').getAttribute('viewBox');
         document.getElementById('fit').click();
         const after = document.getElementById('arena').getAttribute('viewBox');
+        const finger = (pointerId, type, clientX) => document.getElementById('arena').dispatchEvent(
+          new PointerEvent(type, {pointerId, clientX, clientY: 300, bubbles: true}));
+        finger(1, 'pointerdown', 500); finger(2, 'pointerdown', 600); finger(2, 'pointermove', 700);
+        finger(1, 'pointerup', 500); finger(2, 'pointerup', 700);
+        const pinched = document.getElementById('arena').getAttribute('viewBox');
+        document.getElementById('fit').click();
         const find = document.getElementById('find');
         find.value = 'layers.0.'; find.oninput();
         const dim = rects.filter(r => r.classList.contains('dim')).length;
@@ -205,6 +211,7 @@ def test_memory_page_in_a_browser(tmp_path: Path) -> None:
           sizes: [...document.querySelectorAll('#labels .size')].map(s => s.textContent),
           phases: [...document.querySelectorAll('#labels .phases')].map(s => s.textContent),
           legend: document.querySelectorAll('#legend button').length,
+          pinch: pinched.split(' ')[2] / after.split(' ')[2],
           moved: before !== zoomed && before === after, folds: open && legend.hidden};
         """,
         tmp_path,
@@ -221,6 +228,7 @@ def test_memory_page_in_a_browser(tmp_path: Path) -> None:
     assert 0 < seen["dim"] < seen["count"]
     assert seen["off"] > 0
     assert seen["moved"]
+    assert seen["pinch"] == pytest.approx(0.5)
     assert seen["folds"]
     hit = [t for t in seen["texts"] if t]
     # the last step of a value may be covered by what takes its place

@@ -1,6 +1,7 @@
 // The tree of modules over the ops, and what flows between siblings.
 const LABEL = 0, PATH = 1, TYPE = 2, PLACE = 3, INPUTS = 4, READS = 5, OUTPUTS = 6, TIME = 7, BYTES = 8, KIND = 9,
   AGAIN = 10, SHARDING = 11, IR = 12;
+const ARGUMENT = 5; // of kinds
 const PHASES = ['forward', 'backward', 'optimizer'];
 const FEW = 60; // a module with more parts shows them in runs
 
@@ -64,12 +65,14 @@ function added(t, k) {
   k.shardings.forEach((n, s) => t.shardings.set(s, (t.shardings.get(s) || 0) + n));
 }
 
-// where a part is in the program: the op by which it has moved half of its bytes, as a part may have a few small ops that
-// run early (transposes of weights, checks of labels) or late (updates of its buffers). What comes of the forward after
-// the backward began is recomputed
+// where a part is in the program: the op by which it has moved half of its bytes. Ops that only read arguments (transposes
+// of weights) and checks of them may run early, and what comes of the forward after the backward began is recomputed: they
+// count where a part has no others
 function placed(t, nodes, end) {
   const all = t.op >= 0 ? [t.op] : t.kids.flatMap(k => placed(k, nodes, end)).sort((a, b) => a - b);
-  const early = phaseOf(t) === 0 ? all.filter(i => i < end) : all, known = early.length ? early : all;
+  const computed = all.filter(i => nodes[i][LABEL] !== 'check' && nodes[i][INPUTS].some(j => nodes[j][KIND] !== ARGUMENT));
+  const early = phaseOf(t) === 0 ? computed.filter(i => i < end) : computed;
+  const known = [early, computed, all].find(found => found.length);
   let left = known.reduce((sum, i) => sum + nodes[i][BYTES], 0) / 2;
   t.at = known.find(i => (left -= nodes[i][BYTES]) <= 0);
   return all;
