@@ -25,6 +25,7 @@ import re
 import secrets
 import shutil
 import sqlite3
+import string
 import struct
 import subprocess
 import sys
@@ -539,6 +540,82 @@ def test_changes_of_files_and_settings(change: Callable[[], object]) -> None:
         _FILE.mkdir()
         compiled(torch.ones(1))
         assert not _FILE.exists()
+
+
+_ARRAY = np.zeros(3, np.float32)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: torch.from_numpy(_ARRAY),
+        lambda: torch.as_tensor(_ARRAY),
+        lambda: torch.asarray(_ARRAY),
+        lambda: torch.from_numpy(_ARRAY[::-1].copy()[::2] * 0 + _ARRAY[:2]),
+        lambda: torch.as_tensor(_ARRAY, dtype=torch.float64),
+        lambda: torch.from_numpy(_ARRAY[1:]),
+    ],
+    ids=["from_numpy", "as_tensor", "asarray", "new", "converted", "part"],
+)
+def test_updates_of_arrays(made: Callable[[], torch.Tensor]) -> None:
+    """An array that exists without `build()` is not updated by a program; one that it makes is its own."""
+
+    def update(x: torch.Tensor) -> torch.Tensor:
+        return made().add_(x) * 2
+
+    wanted: list[Any] = []
+    _ARRAY.fill(0)
+    for n in range(3):
+        wanted.append((update(torch.tensor(n + 1.0)).tolist(), _ARRAY.tolist()))
+    shared = bool(_ARRAY.any())
+    for call in (nn.Graph.trace(update), flow.compile(update)):
+        _ARRAY.fill(0)
+        if shared and isinstance(call, nn.Graph):
+            with pytest.raises(flow.GraphTraceError, match=r"test_hidden_state.py:\d+: .*NumPy"):
+                call(torch.tensor(1.0))
+            continue
+        for n, (result, held) in enumerate(wanted):
+            assert call(torch.tensor(n + 1.0)).tolist() == result
+            assert _ARRAY.tolist() == held
+
+
+class _Setter:
+    def __init__(self) -> None:
+        self.__dict__["set"] = 0
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self.__dict__["set"] += 1
+
+
+_SETTER = _Setter()
+
+
+@pytest.mark.parametrize("kind", ["module", "library", "setter"])
+def test_attributes_of_modules_and_setters(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("settings")
+    monkeypatch.setitem(globals(), "settings", module)
+    module.count = 0  # type: ignore[attr-defined]
+    monkeypatch.setattr(string, "count", 0, raising=False)
+    _SETTER.__dict__["set"] = 0
+
+    def change(x: torch.Tensor) -> torch.Tensor:
+        if kind == "module":
+            settings.count += 1  # type: ignore[name-defined]  # noqa: F821
+        elif kind == "library":
+            string.count += 1  # type: ignore[attr-defined]
+        else:
+            _SETTER.value = 1
+        return x + 1
+
+    def counted() -> int:
+        return module.count + string.count + _SETTER.__dict__["set"]  # type: ignore[attr-defined, no-any-return]
+
+    with pytest.warns(UserWarning, match=r"build\(\) of .* changes "):
+        nn.Graph.trace(change)(torch.ones(1))
+    begin, call = counted(), flow.compile(change)
+    for n in range(3):
+        call(torch.ones(1))
+        assert counted() == begin + n + 1
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from gflow.errors import GraphTraceError
 from .data.global_tensors import axes_of
 from .data.trace import Trace
 from .data.values import TraceInput, TraceOutput, values_in
-from .dispatch.functions.proxies import TensorProxy
+from .dispatch.functions.proxies import TensorProxy, unwrap
+from .dispatch.recorder import describe
 from .program.aliases import check_ends, describe_input
 from .program.shared import Shared, conflicts, storage_of
 from .traced_inputs import TracedInputs, parameters_of
@@ -88,6 +89,23 @@ def check_parted(tracing: TracedInputs) -> None:
             f"into the old tensor, which shares memory with {describe_input(inputs[other])}. Make them two "
             "tensors (.clone()) before the call."
         )
+
+
+def check_arrays(tracing: TracedInputs) -> None:
+    """Check that `build()` does not update NumPy arrays that exist without it, through tensors over their memory.
+
+    Raises:
+        GraphTraceError: it does.
+    """
+    for array, tensor, begin, place in tracing.rewrites.arrays:
+        with tracing.recorder.fake_mode, tracing.recorder:
+            now = tracing.recorder.value_of(unwrap(tensor))
+        if now is not begin and array() is not None:
+            raise GraphTraceError(
+                f"{describe(place)}: build() of {tracing.name} updates a NumPy array through a tensor over its "
+                "memory. A program has a constant in its place. Make the tensor before the call, and use it in "
+                "build(): its updates reach the array."
+            )
 
 
 def check_assigned(tracing: TracedInputs, assigned: Collection[int], where: str) -> None:

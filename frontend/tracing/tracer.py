@@ -37,6 +37,7 @@ from .program.sharded_modules import gathered_once, unhooked
 from .program.shared import Shared
 from .request import TraceRequest
 from .trace_checks import (
+    check_arrays,
     check_assigned,
     check_begins,
     check_memory,
@@ -206,6 +207,7 @@ class Tracing(TracedSteps):
         self.trace.rearranged = rearranged((args, kwargs), whole)
         check_memory(self)
         check_parted(self)
+        check_arrays(self)
         check_assigned(self, self.rebound, self.name)
         check_begins(self)
         trace = self.trace

@@ -104,20 +104,21 @@ def _functions() -> list[_Watched]:
     for module, name in ((builtins, "print"), (os, "write")):
         found.append(_Watched(module, name, getattr(module, name), "output"))
     files = ((torch, ("load",)), (numpy, ("load", "loadtxt", "genfromtxt", "fromfile")))
-    for module, names in files if numpy is not None else files[:1]:
-        found += [_Watched(module, name, getattr(module, name), "file") for name in names]
+    for module, reading in files if numpy is not None else files[:1]:
+        found += [_Watched(module, name, getattr(module, name), "file") for name in reading]
     found += [
         _Watched(m, "get_rng_state", m.get_rng_state, "state")  # type: ignore[attr-defined]
         for m in (torch, torch.random)
     ]
     for module_name, names in _EFFECTS.items():
-        module = sys.modules.get(module_name)
+        if (holder := sys.modules.get(module_name)) is None:
+            continue
         # the standard library changes files on behalf of the author's code (shutil, pathlib, subprocess)
         through = module_name in ("os", "_posixsubprocess", "_winapi")
         found += [
-            _Watched(module, name, getattr(module, name), "effect", through)
+            _Watched(holder, name, getattr(holder, name), "effect", through)
             for name in names
-            if module is not None and hasattr(module, name)
+            if hasattr(holder, name)
         ]
     return found
 

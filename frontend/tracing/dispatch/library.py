@@ -92,6 +92,17 @@ _EQUAL: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
 ]
 
 
+def _from_numpy(array: Any) -> torch.Tensor:
+    """`torch.from_numpy`, by a function that function modes see."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and type(array) is numpy.ndarray:
+        return torch.as_tensor(array)
+    return _NUMPY(array)
+
+
+_NUMPY = torch.from_numpy
+
+
 def _replacements() -> list[tuple[Any, str, Any]]:
     """Replacements for the thread that traces. PyTorch looks all of these names up at every call."""
     new_parameter = torch.nn.Parameter.__new__
@@ -104,6 +115,7 @@ def _replacements() -> list[tuple[Any, str, Any]]:
             if getattr(owner, name) is original  # another library's replacement is kept
         ),
         (torch._C, "_swap_tensor_impl", here_only(torch._C._swap_tensor_impl, _no_swap)),  # type: ignore[attr-defined]
+        (torch, "from_numpy", here_only(torch.from_numpy, _from_numpy)),
         (torch.nn.Parameter, "__new__", staticmethod(here_only(new_parameter, _no_parameter))),
         *_compiled_functions(),
     ]

@@ -97,11 +97,13 @@ def _read(code: CodeType) -> Names:
             if value in loaded and value not in assigned:
                 first.add(value)
             assigned.setdefault(value, line)
+            if chain and name in ("STORE_ATTR", "DELETE_ATTR"):
+                chains.add((*chain, value))
         if name.startswith("LOAD") and isinstance(value, str):
             loaded.setdefault(value, line)
         if name in ("LOAD_GLOBAL", "LOAD_NAME"):
             chain = (value,)
-        else:
+        elif name not in ("COPY", "DUP_TOP"):  # as of `module.x += 1`
             chain = (*chain, value) if chain and name == "LOAD_ATTR" else ()
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -79,9 +79,9 @@ _NETWORKS = "torch.nn."
 _UNNAMED = {"forward", "build"}
 #: special methods that change or create an object, and special attributes of classes
 _CHANGING = {
-    "__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setattr__", "__delattr__",
-    "__del__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__", "__sizeof__",
-    "__annotations__", "__dataclass_fields__", "__match_args__", "__slots__", "__weakref__",
+    "__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__", "__reduce__",
+    "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__", "__sizeof__", "__annotations__",
+    "__dataclass_fields__", "__match_args__", "__slots__", "__weakref__",
 }  # fmt: skip
 #: special methods that create an object
 _MAKING = {"__init__", "__new__", "__post_init__"}
@@ -431,9 +431,17 @@ class Reads:
                 self._python_module(module, name)
         for chain in used.chains:
             own, attribute = _holder(chain, names), chain[-1]
-            if attribute not in own or ("global", id(own), attribute) in self._seen:
+            if ("global", id(own), attribute) in self._seen:
                 continue
-            if not _of_library(own["__name__"]):
+            known = attribute in own
+            if own and attribute in used.assigned and (known or attribute not in used.loaded):
+                self._seen["global", id(own), attribute] = None
+                self._add("item", own, attribute, own.get(attribute, MISSING), ".".join(chain))
+                if known and not _of_library(own["__name__"]):
+                    self._visit(own[attribute], ".".join(chain))
+            elif not known:
+                continue
+            elif not _of_library(own["__name__"]):
                 self._seen["global", id(own), attribute] = None
                 self._item(own, attribute, ".".join(chain))
             else:
@@ -593,6 +601,8 @@ class Reads:
         """Whether a method may run although no code names it."""
         if name in _WRITTEN:
             return not _WRITING.isdisjoint(self.names)
+        if name in ("__setattr__", "__delattr__"):
+            return self.assigning
         special = name.startswith("__") and name.endswith("__") and name not in _CHANGING
         return special or name in _UNNAMED
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ class TensorProxies:
         self.met: set[int] = set()  # ids of real tensors that were used
         #: id of a real tensor whose gradient was read before it existed → the tensor
         self.ungraded: dict[int, Tensor] = {}
+        #: arrays of NumPy, tensors that were made over their memory, the values of these then, and the lines
+        self.arrays: list[tuple[weakref.ref[Any], Tensor, TraceValue, Any]] = []
         #: properties of tensors from outside that were read
         self.facts: list[Fact] = []
         self.bare: dict[

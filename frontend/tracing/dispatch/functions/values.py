@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import weakref
 from typing import Any
 
 import torch
@@ -72,6 +74,27 @@ def _tensor_literal(
     return func(*args, **kwargs)
 
 
+def _over_array(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A tensor over the memory of a NumPy array. A program has a constant instead; the array is noted for
+    `check_arrays`."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not args or type(args[0]) is not numpy.ndarray:
+        return _tensor_literal(mode, func, args, kwargs)
+    array = args[0]
+    # from here on, the trace holds the copy alone
+    found = func(array.copy(), *args[1:], **kwargs)
+    with untraced():
+        shared = func(array, *args[1:], **kwargs).data_ptr() == array.ctypes.data
+    while type(array.base) is numpy.ndarray:
+        array = array.base
+    if shared:
+        now = mode.recorder.value_of(unwrap(found))
+        mode.arrays.append((weakref.ref(array), found, now, mode.recorder.locator.here()))
+    return found
+
+
 def _tensor_split(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -108,5 +131,6 @@ HANDLERS: dict[Any, Handler] = {
     Tensor.__format__: _format,
     Tensor.is_set_to: _value("whether tensors share memory (.is_set_to())"),
     torch.tensor: _tensor_literal,
-    torch.as_tensor: _tensor_literal,
+    torch.as_tensor: _over_array,
+    torch.asarray: _over_array,
 }
