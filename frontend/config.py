@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,10 +65,7 @@ class GraphConfig(OneFlowSwitches):
             "_check",
         )
         if name not in known:
-            hint = difflib.get_close_matches(
-                name, [*known[:1], *(n for n in dir(GraphConfig) if n[0] != "_")], n=1
-            )
-            more = f"; did you mean {hint[0]}?" if hint else ""
+            more = _meant(name, known[:1])
             raise GraphError(f"{here()}: a graph's config has no setting {name!r}{more}")
         object.__setattr__(self, name, value)
         if name == "compile_options":
@@ -486,8 +483,7 @@ class GraphConfig(OneFlowSwitches):
             raise AttributeError(name)
         if name in NOT_THERE:
             raise GraphAttributeError(f"{here()}: {NOT_THERE[name]}")
-        hint = difflib.get_close_matches(name, [n for n in dir(GraphConfig) if n[0] != "_"], n=1)
-        more = f"; did you mean {hint[0]}?" if hint else "; docs/config.md lists the settings"
+        more = _meant(name) or "; docs/config.md lists the settings"
         raise GraphAttributeError(f"{here()}: a graph's config has no setting {name!r}{more}")
 
     def __repr__(self) -> str:
@@ -517,3 +513,10 @@ def _budget(given: object) -> tuple[int, float]:
         f"{here()}: set_memory_budget() takes bytes (2_000_000_000, '2GB', '512MiB') or a fraction "
         f"in (0, 1] (0.5); got {given!r}"
     )
+
+
+def _meant(name: str, others: Sequence[str] = ()) -> str:
+    """The end of a message that proposes the setting with a similar name; "" if none is. Most names share `enable_`."""
+    names = [*others, *(n for n in dir(GraphConfig) if n[0] != "_")]
+    hint = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+    return f"; did you mean {hint[0]}?" if hint else ""

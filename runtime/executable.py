@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import length_hint
@@ -112,7 +112,6 @@ class Executable:
         self._divided = [i for i, a in arguments if a.pieces is not None]
         self._wholes = [i for i, a in arguments if a.pieces is None]
         self._compiled: dict[int, Model] = {}  # steps of other engines, for all sizes
-        self._handed = handed_over(program)
         self._frames: OrderedDict[N, Frame] = OrderedDict()
         self._pooled: OrderedDict[N, Frame] = OrderedDict()  # those with result buffers
         self._bound = True  # whether the addresses that were set are consistent
@@ -123,8 +122,10 @@ class Executable:
 
     # -- set-up
 
-    def _host_step(self, n: N, step: Step) -> HostStep:
-        """A step that the host runs in calls of size `n`, bound to memory."""
+    def _host_step(
+        self, n: N, handed: Mapping[int, tuple[EngineStep, int]], step: Step
+    ) -> HostStep:
+        """A step that the host runs in calls of size `n`, bound to memory. handed: see `handed_over`."""
         call: HostStep
         if isinstance(step, CollectiveStep):
             call = CollectiveCall(step, self._groups, self._flying)
@@ -133,8 +134,8 @@ class Executable:
         elif isinstance(step, ShardStep):
             call = ShardCall(step, self._groups)
         elif isinstance(step, EngineStep):
-            handed = [n for given, n in self._handed.values() if given is step]
-            call = EngineCall(step, n, self._compiled, handed)
+            own = [k for given, k in handed.values() if given is step]
+            call = EngineCall(step, n, self._compiled, own)
         elif isinstance(step, AtenStep):
             call = AtenCall(step)
         else:
@@ -145,8 +146,9 @@ class Executable:
         """The frame for calls of size `n`."""
         if self.program.size is not None:
             check(self.program.size, n)
-        host_step = partial(self._host_step, n)
-        frame = Frame(self.program, self._code.at(n), n, host_step, self.constants, self._handed)
+        handed = handed_over(self.program, n)
+        host_step = partial(self._host_step, n, handed)
+        frame = Frame(self.program, self._code.at(n), n, host_step, self.constants, handed)
         if len(self._frames) >= _FRAMES:
             dropped, oldest = self._frames.popitem(last=False)
             self._pooled.pop(dropped, None)
@@ -251,7 +253,7 @@ class Executable:
                 if results is None:
                     results = self._bind(args)
                     self.run_steps()
-                if self._handed:
+                if self._frame.handed:
                     self._take_handed(results)
                 if self.binding is not None:
                     results = self._finished(args, results)
@@ -468,7 +470,7 @@ class Executable:
     def _take_handed(self, results: list[torch.Tensor]) -> None:
         """Add results that engines have created in their own memory."""
         calls = {id(c.step): c for c in self._frame.moving + self._frame.staying}
-        for i, (step, n) in self._handed.items():
+        for i, (step, n) in self._frame.handed.items():
             call = calls[id(step)]
             assert isinstance(call, EngineCall)
             results[i] = call.take(n)

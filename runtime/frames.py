@@ -6,7 +6,7 @@ known size evaluates no numbers: it only sets the addresses that differ from the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from weakref import ref as weak
 
@@ -40,9 +40,11 @@ class Frame:
         n: N,
         host_step: Callable[[Step], HostStep],
         constants: Sequence[torch.Tensor],
-        handed: Collection[int] = (),
+        handed: Mapping[int, tuple[Step, int]] | None = None,
     ) -> None:
-        """handed: the results that need no buffer."""
+        """handed: the results that need no buffer: by their numbers, the steps that allocate them, and the numbers of
+        these steps' outputs."""
+        self.handed = handed or {}
         self.n, self._program, self._code, self._constants = n, program, code, constants
         self.moving: list[HostStep] = []
         self._uses: list[
@@ -67,7 +69,7 @@ class Frame:
         self._fresh = [
             (i, fixed(r.type.shape, n), DTYPES[r.type.dtype])
             for i, r in enumerate(program.results)
-            if r.alias is None and i not in handed
+            if r.alias is None and i not in self.handed
         ]
         self.result_bytes = sum(dtype.itemsize * prod(shape) for _, shape, dtype in self._fresh)
         self._numbers: dict[

@@ -13,7 +13,7 @@ prints each table and the relative error it reaches in exact arithmetic, as a po
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -186,7 +186,14 @@ def solve(fit: Fit) -> tuple[list[float], float]:
     return fixed, float(np.log2(worst))
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", nargs="*", help=f"default: all of {', '.join(FITS)}")
+    names = parser.parse_args().name
+    if unknown := [name for name in names if name not in FITS]:
+        parser.error(f"no fit is called {unknown[0]}")
     for name in names or list(FITS):
         coefficients, error = solve(FITS[name])
         print(f"# relative error 2^{error:.1f}")
@@ -195,4 +202,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -8,8 +8,8 @@ directory gets a `gflow` of links to them, and links to `benchmarks` and `exampl
 
 from __future__ import annotations
 
+import argparse
 import shutil
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,5 +31,16 @@ def make_view(view: Path) -> None:
         (view / name).symlink_to(ROOT / name)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("directory", type=Path, help="replaced, where it is an earlier view")
+    view = parser.parse_args().directory
+    if view.exists() and any(view.iterdir()) and not (view / "gflow").is_dir():
+        parser.error(f"{view} has other files in it, and would be deleted")
+    make_view(view)
+
+
 if __name__ == "__main__":
-    make_view(Path(sys.argv[1]))
+    main()

@@ -8,11 +8,11 @@ GIT_DIR: a clone of OneFlow's repository (its .git, or a bare clone).
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 TARGET = Path(__file__).resolve().parent.parent / "tests" / "oneflow_names.json"
@@ -83,7 +83,11 @@ def functions(git: str) -> list[str]:
 
 
 def main() -> None:
-    git = sys.argv[1]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("git_dir")
+    git = parser.parse_args().git_dir
     found: dict[str, object] = {
         kind: methods(ast.parse(read(git, path)), kind)
         for path, kinds in CLASSES.items()

@@ -8,6 +8,7 @@ each function: its label, then its operations one after the other, with values n
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -76,5 +77,9 @@ def update(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        update(Path(argument))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", nargs="+", type=Path)
+    for file in parser.parse_args().file:
+        update(file)

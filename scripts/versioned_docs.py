@@ -9,6 +9,7 @@ newest release, or to `latest` where there is none, and `versions.json` lists th
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -59,7 +60,11 @@ def write_index(names: list[str], target: Path) -> None:
 
 
 def main() -> None:
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "build/docs").resolve()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("target", nargs="?", default="build/docs", help="default: %(default)s")
+    target = Path(parser.parse_args().target).resolve()
     target.mkdir(parents=True, exist_ok=True)
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "tag"], check=True, capture_output=True, text=True

@@ -20,7 +20,7 @@ from gflow.dialects.dialect import forget_contexts
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import Program, processor
 from gflow.runtime import Executable
-from gflow.runtime.cpu import jit, objects
+from gflow.runtime.cpu import jit, llvm, objects
 from gflow.runtime.stored import cache, program_io
 
 needs_objects = pytest.mark.skipif(not objects.supported(), reason="no loader for this machine")
@@ -224,9 +224,9 @@ def test_programs_as_bytes() -> None:
 def test_machine_code_without_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The object that LLVM made, loaded by ours, computes the same."""
     found, graph, x = program()
-    engine = jit._engine(found.kernels, found.declarations, processor.limit(), dump=True)
+    engine = llvm.engine_of(found.kernels, found.declarations, processor.limit(), dump=True)
     engine.raw_lookup("gflow_addresses")
-    loaded = objects.load_object(jit._object_of(engine), jit.symbol_address)
+    loaded = objects.load_object(llvm.object_of(engine), llvm.symbol_address)
     assert set(found.kernels) <= set(loaded.symbols)
     ours = {(processor.limit(), name): loaded.symbols[name] for name in found.kernels}
     monkeypatch.setattr(jit, "_addresses", {**jit._addresses, **ours})
@@ -245,7 +245,7 @@ def test_compilation_keeps_nothing_of_mlir_and_llvm(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(jit, "_addresses", {})
     monkeypatch.setattr(jit, "_engines", [])
     forget_contexts()
-    jit.release_contexts()
+    llvm.release_contexts()
     gc.collect()
     contexts, loaded = ir.Context._get_live_count(), len(jit._loaded)
     program()
@@ -292,26 +292,26 @@ def test_kernels_that_were_compiled_apart_are_found_together(
         jit.compile_kernels(one, found.declarations)
         jit.compile_kernels(kernels, found.declarations)
     monkeypatch.setattr(jit, "_addresses", {})
-    monkeypatch.delattr(jit, "_engine")
+    monkeypatch.delattr(llvm, "engine_of")
     assert set(jit.compile_kernels(found.kernels, found.declarations)) == set(found.kernels)
     part = next(p for p in entries(tmp_path) if p.stat().st_size > 2000)
     part.unlink()
     monkeypatch.setattr(jit, "_addresses", {})
-    with pytest.raises(NameError, match="_engine"):
+    with pytest.raises(AttributeError, match="engine_of"):
         jit.compile_kernels(found.kernels, found.declarations)
 
 
 @needs_objects
 def test_damaged_objects_are_refused() -> None:
     found, _, _ = program()
-    engine = jit._engine(found.kernels, found.declarations, processor.limit(), dump=True)
+    engine = llvm.engine_of(found.kernels, found.declarations, processor.limit(), dump=True)
     engine.raw_lookup("gflow_addresses")
-    data = jit._object_of(engine)
+    data = llvm.object_of(engine)
     for cut in (0, 3, 63, 64, 200, len(data) // 2, len(data) - 10):
         with pytest.raises(objects.ObjectError):
-            objects.load_object(data[:cut], jit.symbol_address)
+            objects.load_object(data[:cut], llvm.symbol_address)
     with pytest.raises(objects.ObjectError, match="not an x86-64 object"):
-        objects.load_object(b"\x7fELF" + bytes(100), jit.symbol_address)
+        objects.load_object(b"\x7fELF" + bytes(100), llvm.symbol_address)
     with pytest.raises(objects.ObjectError, match="which is not there"):
         objects.load_object(data, lambda name: None)
 
@@ -322,4 +322,4 @@ def test_machine_code_needs_no_room_for_temporary_files(monkeypatch: pytest.Monk
             Path(path).write_bytes(b"code")
 
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
-    assert jit._object_of(Engine()) == b"code"  # type: ignore[arg-type]
+    assert llvm.object_of(Engine()) == b"code"  # type: ignore[arg-type]

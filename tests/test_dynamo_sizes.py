@@ -236,3 +236,21 @@ def test_products_of_three_sizes_keep_all_of_them() -> None:
     result = torch.compile(update, backend="gflow", dynamic=True)(a, b, out, part)
     assert not memory.any()
     assert not result.any()
+
+
+def test_gradients_of_a_view_whose_argument_shares_storage() -> None:
+    def function(other: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x @ y, x.expand(y.shape[1], 1, 16)
+
+    compiled = torch.compile(function, backend="gflow")
+    for n in (3, 7, 17):
+        memory, y = torch.randn(19), torch.randn(16, n)
+        found = []
+        for run in (function, compiled):
+            held = memory.clone()
+            x = held.as_strided((1, 16), (16, 1), 1).requires_grad_()
+            product, view = run(held[:1], x, y)
+            weights = torch.arange(view.numel()).view(view.shape)
+            (product.sum() + (view * weights).sum()).backward()
+            found.append(x.grad)
+        torch.testing.assert_close(found[1], found[0])

@@ -112,14 +112,43 @@ def test_functions_that_onnx_has_one_op_for(tmp_path: Path) -> None:
 
 
 def test_a_maximum_of_nan_and_infinities() -> None:
-    """ONNX Runtime's own MaxPool passes over NaN, and gives a finite number for -inf."""
+    """ONNX Runtime's own MaxPool passes over NaN, and gives a finite number for -inf: in a first call, and later."""
     torch.manual_seed(0)
-    graph = Forward(torch.nn.Sequential(torch.nn.Conv2d(16, 16, 1, bias=False), torch.nn.MaxPool2d(2)))  # fmt: skip
+    module = torch.nn.Sequential(torch.nn.Conv2d(16, 16, 1, bias=False), torch.nn.MaxPool2d(2))
     with torch.no_grad():
-        graph.model.to(torch.nn.Module)[0].weight.copy_(torch.eye(16)[..., None, None])
-        for value in (1.0, float("nan"), float("inf"), -float("inf")):
-            x = torch.randn(1, 16, 8, 8)
+        module[0].weight.copy_(torch.eye(16)[..., None, None])
+        graph = Forward(module)
+        for value in (1.0, float("nan"), float("inf"), -float("inf"), 2.0):
+            x = torch.randn(2, 16, 32, 32)
             x[:, :, :4, 2:7] = value
             x = x.masked_fill(torch.arange(16)[:, None, None] > 0, 0.5)  # NaN times 0 is NaN
-            want = graph.model.to(torch.nn.Module)(x)
-            torch.testing.assert_close(graph(x), want, rtol=1e-5, atol=1e-6, equal_nan=True)
+            frozen = Forward(module)
+            frozen.config.freeze()
+            for one in (graph, Forward(module), frozen):
+                torch.testing.assert_close(one(x), module(x), rtol=1e-5, atol=1e-6, equal_nan=True)
+                assert len(one.explain().engines) == 1
+
+
+class Updated(Forward):
+    """A buffer that is the pooling of itself: its old value is read again by the exact model."""
+
+    def build(self, x: torch.Tensor) -> torch.Tensor:
+        self.model.state.copy_(
+            F.max_pool2d(self.model.state + x, 3, 1, padding=1) + self.model.state
+        )
+        return self.model.state.sum((0, 1))
+
+
+def test_an_operand_is_whole_until_results_are_known_to_be_right() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Module()
+    module.register_buffer("state", torch.randn(1, 64, 16, 16))
+    graph, beside = Updated(module), module.state.clone()
+    with torch.no_grad():
+        for value in (1.0, float("nan")):
+            x = torch.randn(1, 64, 16, 16)
+            x[0, 0, 3, 4] = value
+            beside += F.max_pool2d(beside + x, 3, 1, padding=1)
+            torch.testing.assert_close(graph(x), beside.sum((0, 1)), equal_nan=True)
+            torch.testing.assert_close(module.state, beside, equal_nan=True)
+    assert len(graph.explain().engines) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from torch import Tensor
 import gflow as flow
 from gflow import nn
 from gflow.dialects.dialect import make_context
+from gflow.dialects.extents import Extent
 from gflow.dialects.mlir import PassManager, ir, stablehlo
+from gflow.dialects.program import EngineStep
 from gflow.dialects.types import TensorType
+from gflow.runtime.engines.handed import handed_over
 from gflow.runtime.engines.load import load_code
 from gflow.runtime.engines.packages import available
 
@@ -294,3 +298,29 @@ def test_a_stablehlo_file_trains_at_other_sizes(tmp_path: Path) -> None:
             by_jax(path.read_text(), args)
         with pytest.raises(flow.GraphError, match=own):
             flow.from_stablehlo(path.read_text(), shapes=[a.shape for a in args])
+
+
+class Tanh(nn.Graph):
+    def __init__(self) -> None:
+        super().__init__()
+        self.config.enable_xla_jit()
+
+    def build(self, x: Tensor) -> Tensor:
+        return torch.tanh(x)
+
+
+@pytest.mark.skipif(not available("xla"), reason="jaxlib is not installed")
+def test_a_result_stays_in_memory_of_xla_for_sizes_at_which_it_is_dense() -> None:
+    """Strides that are row-major at both ends of the range, and not between."""
+    graph = Tanh()
+    graph(flow.dynamic_dim(torch.randn(8, 65536), 0, min=2, max=10))
+    program = graph._checked().latest.compiled.program
+    assert program is not None
+    (step,) = (s for s in program.steps if isinstance(s, EngineStep))
+    (output,) = step.outputs
+    row = Extent((65556, -12, 1))  # 65536 at both ends
+    other = replace(step, outputs=(replace(output, strides=(row, 1)),))
+    changed = replace(program, steps=[other if s is step else s for s in program.steps])
+    for n in (2, 5, 10):
+        assert len(handed_over(program, n)) == 1
+        assert len(handed_over(changed, n)) == (n != 5)

@@ -346,7 +346,9 @@ def test_config_that_changes_compiles_again() -> None:
     assert not graph.is_compiled
     torch.testing.assert_close(graph(x, w), want)
     assert 'kind = "contraction"' not in graph.ir(generic=True)
-    with pytest.raises(flow.GraphError, match="has no setting 'enable_ampp'"):
+    with pytest.raises(
+        flow.GraphError, match="has no setting 'enable_ampp'; did you mean enable_amp"
+    ):
         graph.config.enable_ampp = True
     with pytest.raises(flow.GraphError, match="takes True or False"):
         graph.config.allow_fuse_cast_scale(1)  # type: ignore[arg-type]

@@ -127,6 +127,7 @@ def test_kernels(graph: Step) -> None:
 def test_memory(graph: Step, tmp_path: Path) -> None:
     memory = graph.memory()
     numbers = 6 * 8 + 8 + 8 + 8 + 8 * 3 + 3
+    assert memory.name == graph.explain().name == graph.name
     assert memory.parameters == 4 * numbers
     if graph.train:
         assert memory.optimizer_state == 2 * 4 * numbers + 6 * 4  # two moments, and step counts
@@ -239,6 +240,7 @@ def test_notebooks(graph: Step) -> None:
     assert len(modules) == len(list(graph.model.modules()))
     assert len(folds) > len(modules)  # ops have folds of their own
     assert "arena" in shown[2]
+    assert ("optimizer state: " in shown[2]) == graph.train
     assert "s a call" in shown[3]
     assert "&gt;" in shown[0]
 

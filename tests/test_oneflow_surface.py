@@ -472,10 +472,11 @@ def test_arguments_whose_order_differs() -> None:
 
 
 def test_attributes_never_collide() -> None:
-    for name in ("memory", "profile", "grad", "config", "name", "training", "build", "explain"):
-        for value in (nn.Linear(2, 2), 3.0):
+    for name in ("memory", "profile", "grad", "config", "name", "training", "build", "_state"):
+        for value, other in ((nn.Linear(2, 2), f"{name.strip('_')}_module"), (3.0, "my_")):
             with pytest.raises(
-                flow.GraphError, match=rf"test_oneflow_surface.py:\d+: Net\.{name} is a name"
+                flow.GraphError,
+                match=rf"test_oneflow_surface.py:\d+: Net\.{name} is a name.*another one, {other}",
             ):
                 setattr(Net(), name, value)
 
@@ -489,8 +490,11 @@ def test_attributes_never_collide() -> None:
     graph.step = nn.Linear(4, 2)
     assert (graph.memory, graph.profile()) == ("mine", "mine")
     assert graph(X).shape == (2, 4)
-    with pytest.raises(flow.GraphError, match=r"Bad\.memory is a name of gflow's graphs"):
-        type("Bad", (Net,), {"memory": 3})
+    with pytest.raises(flow.GraphError, match=r"Own\.__call__ is a name of gflow's graphs"):
+        graph.__call__ = nn.Linear(2, 2)
+    for name, value in (("memory", 3), ("config", property(lambda self: {}))):
+        with pytest.raises(flow.GraphError, match=rf"Bad\.{name} is a name of gflow's graphs"):
+            type("Bad", (Net,), {name: value})
 
 
 def test_wrong_parameters_are_named() -> None:

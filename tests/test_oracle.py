@@ -26,6 +26,7 @@ from oracle.run import program_of
 from oracle.sizes import VARYING
 
 from gflow import nn
+from gflow.inspection.noise import Noise
 from gflow.lowering import registry
 
 FINDS = sorted((Path(__file__).parent / "oracle" / "finds").glob("*.json"))
@@ -169,6 +170,14 @@ def test_rounding_is_no_mismatch() -> None:
     )
     assert judge(program).status in ("ok", "rounding")
     assert judge(replace(_LONG, outputs=("v3",))) == Verdict("ok")
+
+
+def test_noise_of_additions_by_index() -> None:
+    x, index, values = torch.randn(4, 8), (torch.tensor([1, 1, 3]),), torch.randn(3, 8)
+    for accumulate in (False, True):
+        with Noise(0):
+            moved = torch.index_put(x, index, values, accumulate)
+        assert moved.equal(torch.index_put(x, index, values, accumulate)) is not accumulate
 
 
 def test_what_eager_leaves_open() -> None:

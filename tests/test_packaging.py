@@ -103,3 +103,11 @@ def test_wheel_installs_gflow_opt(installed: dict[str, str], tmp_path: Path) -> 
     source.write_text(MODULE)
     done = run([sys.executable, str(script), str(source)], cwd=tmp_path, env=installed)
     assert "func.func @f" in done.stdout
+
+
+def test_scripts_take_help(tmp_path: Path) -> None:
+    """Asked what they do, scripts say it and do nothing."""
+    for name in ("import_view", "oneflow_names", "update_lit_checks", "versioned_docs"):
+        done = run([sys.executable, str(ROOT / f"scripts/{name}.py"), "--help"], cwd=tmp_path)
+        assert done.stdout.startswith(f"usage: {name}.py"), name
+    assert not list(tmp_path.iterdir())

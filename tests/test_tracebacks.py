@@ -39,6 +39,11 @@ class Losing(nn.Module):
         return nn.functional.mse_loss(x, x[:, 0])  # losing
 
 
+class Copying(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(x)  # copying
+
+
 class Predict(nn.Graph):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -112,6 +117,9 @@ def test_warnings_of_pytorch_are_at_the_authors_line() -> None:
     with pytest.warns(UserWarning, match="Using a target size") as seen:
         Predict(Losing())(torch.ones(3, 3))
     assert [(w.filename, w.lineno) for w in seen] == [(__file__, *lines_of("losing"))]
+    with pytest.warns(UserWarning, match="copy construct") as seen:  # of PyTorch's C++ code
+        Predict(Copying())(torch.ones(3))
+    assert [(w.filename, w.lineno) for w in seen] == [(__file__, *lines_of("copying"))]
 
 
 def test_a_copy_of_a_librarys_file_is_the_authors_code(tmp_path: Path) -> None:

@@ -474,7 +474,7 @@ def test_bad_entries_are_compiled_anew_with_one_warning(
 ) -> None:
     class G(flow.nn.Graph):
         def build(self, x: Tensor) -> Tensor:
-            return x.exp() @ x
+            return (x * 0.72519).exp() @ x  # code that no other test has loaded
 
     x = torch.randn(4, 4)
     wanted = G()(x)

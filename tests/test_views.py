@@ -191,6 +191,12 @@ def test_memory_page_in_a_browser(tmp_path: Path) -> None:
         const zoomed = document.getElementById('arena').getAttribute('viewBox');
         document.getElementById('fit').click();
         const after = document.getElementById('arena').getAttribute('viewBox');
+        const finger = (pointerId, type, clientX) => document.getElementById('arena').dispatchEvent(
+          new PointerEvent(type, {pointerId, clientX, clientY: 300, bubbles: true}));
+        finger(1, 'pointerdown', 500); finger(2, 'pointerdown', 600); finger(2, 'pointermove', 700);
+        finger(1, 'pointerup', 500); finger(2, 'pointerup', 700);
+        const pinched = document.getElementById('arena').getAttribute('viewBox');
+        document.getElementById('fit').click();
         const find = document.getElementById('find');
         find.value = 'layers.0.'; find.oninput();
         const dim = rects.filter(r => r.classList.contains('dim')).length;
@@ -205,6 +211,7 @@ def test_memory_page_in_a_browser(tmp_path: Path) -> None:
           sizes: [...document.querySelectorAll('#labels .size')].map(s => s.textContent),
           phases: [...document.querySelectorAll('#labels .phases')].map(s => s.textContent),
           legend: document.querySelectorAll('#legend button').length,
+          pinch: pinched.split(' ')[2] / after.split(' ')[2],
           moved: before !== zoomed && before === after, folds: open && legend.hidden};
         """,
         tmp_path,
@@ -221,6 +228,7 @@ def test_memory_page_in_a_browser(tmp_path: Path) -> None:
     assert 0 < seen["dim"] < seen["count"]
     assert seen["off"] > 0
     assert seen["moved"]
+    assert seen["pinch"] == pytest.approx(0.5)
     assert seen["folds"]
     hit = [t for t in seen["texts"] if t]
     # the last step of a value may be covered by what takes its place
@@ -320,6 +328,39 @@ def test_graph_page_in_a_browser(tmp_path: Path) -> None:
 
 
 @needs_browser
+def test_order_of_boxes(tmp_path: Path) -> None:
+    """By data and phase, though parts of later boxes run first (a transpose, an update's decay)."""
+    steps = (
+        ("%d", "mul", "%w, %w", "optimizer:model.b.w"),
+        ("%c", "neg", "%w", "forward:model.b"),
+        ("%a", "matmul", "%x, %w", "forward:model.a"),
+        ("%b", "matmul", "%a, %c", "forward:model.b"),
+        ("%g", "matmul", "%b, %d", "backward:model.b"),
+        ("%u", "sub", "%d, %g", "optimizer:model.b.w"),
+    )
+    lines = [
+        f'{name} = "gflow.{op}"({operands}) : ({", ".join([SIZE] * (1 + operands.count(",")))}) -> {SIZE} '
+        f'loc("{where}"("net.py":1:0))'
+        for name, op, operands, where in steps
+    ]
+    arguments = ", ".join(f"{name}: {SIZE}" for name in ("%x", "%w"))
+    text = "\n".join(lines)
+    module = ir.Module.parse(
+        f"func.func @step({arguments}) -> {SIZE} {{\n{text}\nreturn %u : {SIZE}\n}}", make_context()
+    )
+    seen = run(
+        graph_page(module.body.operations[0]),
+        """
+        const names = t => t.kids.map(k => k.name);
+        const phases = root.kids.filter(k => k.op < 0);
+        return {phases: phases.map(k => k.name), forward: names(phases[0].kids[0])};
+        """,
+        tmp_path,
+    )
+    assert seen == {"phases": ["forward", "backward", "optimizer"], "forward": ["a", "b"]}
+
+
+@needs_browser
 def test_timeline_page_in_a_browser(tmp_path: Path) -> None:
     spans = [
         Span("host", 0.0, 1e-3, "<run>", "host"),
@@ -344,7 +385,12 @@ def test_timeline_page_in_a_browser(tmp_path: Path) -> None:
         press('+'); press('ArrowRight');
         const after = document.getElementById('line').getAttribute('viewBox');
         press('0');
-        return {scale, texts, hits, dim, second, moved: before !== after,
+        const sums = [...document.querySelectorAll('#sums tbody tr')].map(r => [...r.cells].map(c => c.textContent));
+        const room = document.getElementById('sums').getBoundingClientRect();
+        document.querySelectorAll('#sums button')[1].click();
+        const found = document.getElementById('hits').textContent;
+        return {scale, sums, found, below: room.height > 300 && room.bottom <= innerHeight + 1,
+          texts, hits, dim, second, moved: before !== after,
           back: before === document.getElementById('line').getAttribute('viewBox'),
           shares: at.map(r => Math.round(1000 * r.width / at[0].width)),
           rows: [...document.querySelectorAll('#names .row')].map(s => s.textContent),
@@ -362,6 +408,10 @@ def test_timeline_page_in_a_browser(tmp_path: Path) -> None:
     ].replace("\n", "")
     assert seen["hits"] == "1 found, 300.0 µs"
     assert seen["dim"] == 2
+    assert seen["sums"][0] == ["<run>", "host", "1", "1.000 ms", "100.0 %"]
+    assert [row[0] for row in seen["sums"]] == ["<run>", "tanh", "matmul"]
+    assert seen["found"] == "1 found, 400.0 µs"
+    assert seen["below"]  # the table has the rest of the window
     assert seen["second"].startswith("matmul")
     assert seen["moved"]
     assert seen["back"]

@@ -18,7 +18,7 @@ import torch
 
 from gflow.compiler.emit.cpu.language import vmath
 from gflow.compiler.emit.cpu.language.ssa_text import Emitter
-from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
+from gflow.dialects.mlir import PassManager, execution_engine, ir
 
 PIPELINE = (
     "builtin.module(canonicalize,cse,convert-scf-to-cf,convert-math-to-llvm,"
@@ -116,7 +116,7 @@ class Library:
         with ir.Context():
             module = ir.Module.parse(text)
             PassManager.parse(PIPELINE).run(module.operation)
-            self._engine = ExecutionEngine(module, opt_level=2, shared_libs=[])
+            self._engine = execution_engine(module, opt_level=2)
 
     def __call__(self, name: str, *args: torch.Tensor) -> torch.Tensor:
         count = args[0].numel()

@@ -39,10 +39,10 @@ from gflow.compiler.emit.cpu.region.render import render
 from gflow.compiler.kernel.description import Kernel, describe
 from gflow.compiler.kernel.selection.cpu.loops import loops_of
 from gflow.dialects.dialect import make_context
-from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
+from gflow.dialects.mlir import ExecutionEngine, PassManager, execution_engine, ir
 from gflow.dialects.program import KERNEL_LOWERING
 from gflow.dialects.types import row_major_strides, type_of
-from gflow.runtime.cpu.jit import symbol_address
+from gflow.runtime.cpu.llvm import symbol_address
 
 #: compilations, after one that loads the dialects
 _COMPILED = 5
@@ -217,10 +217,11 @@ def compile_text(text: str, scheduled: bool) -> tuple[ExecutionEngine, int, dict
             # else LLVM copies the kernel into the engine's wrapper of it
             op.operation.attributes["no_inline"] = ir.UnitAttr.get()
         done("lower")
-        engine = ExecutionEngine(module, opt_level=1, shared_libs=[])
+        engine = execution_engine(module, opt_level=1)
         for name in ("omp_get_thread_num", "omp_get_num_threads"):
             engine.raw_register_runtime(name, ctypes.c_void_p(_symbol(name)))
         address = engine.raw_lookup("kernel")
+        assert address is not None
         done("LLVM")
     return engine, address, seconds
 

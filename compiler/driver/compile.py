@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 #: the last passes of every compilation
 _SELECTS = "gflow-select-kernels"
 VERIFIED = "builtin.module(func.func(gflow-verify-memory))"
+#: see `CompileOptions.on_kernels`
+OnKernels = Callable[[Mapping[str, str], Mapping[str, str]], None] | None
 
 
 @dataclass
@@ -57,6 +59,8 @@ class CompileOptions:
         race_products: choose between gflow's own kernel and the library's for CPU products by timing them.
         racing: how CPU kernels are timed; None to choose by the cost model.
         on_phase: called when a phase begins, with its name ("passes", "codegen") and the pass's name or "".
+        on_kernels: called with kernels for the CPU and the declarations of what they call, by name, while code
+            generation makes those that come next.
     """
 
     target: str = "cpu"
@@ -72,6 +76,7 @@ class CompileOptions:
     race_products: bool = True
     racing: Racing | None = None
     on_phase: Callable[[str, str], None] | None = None
+    on_kernels: OnKernels = None
 
 
 class Resolved(NamedTuple):
@@ -156,7 +161,7 @@ def compile_programs(
         )
     with guesses() as first:
         made = _compile(module, options)
-    quiet = replace(options, reproducer_dir="", on_phase=None)
+    quiet = replace(options, reproducer_dir="", on_phase=None, on_kernels=None)
     with guesses() as again:
         # the same passes have just succeeded on `module`
         check = _compile(twin, quiet, verify=False)
@@ -209,7 +214,10 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
         start = time.perf_counter()
         symbol = symbol_of(module.operation)
         with module.context, _reproducible(module, writer):
-            programs = [_program(one, symbol, resolved, races) for one in split_functions(module)]
+            programs = [
+                _program(one, symbol, resolved, races, options.on_kernels)
+                for one in split_functions(module)
+            ]
             given = [_given(function) for function in functions(module)]
     options.timing["codegen"] = time.perf_counter() - start
     if len(programs) == 1:
@@ -218,14 +226,18 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
 
 
 def _program(
-    module: ir.Module, symbol: Symbol | None, resolved: Resolved, races: list[Race]
+    module: ir.Module,
+    symbol: Symbol | None,
+    resolved: Resolved,
+    races: list[Race],
+    on_kernels: OnKernels,
 ) -> Program:
     """Generate the program of a module with one planned function."""
     entry = entry_function(module)
     if PROLOGUE in entry.attributes:
         symbol = None
     with size_of_program(symbol):
-        program = _generate(entry, resolved)
+        program = _generate(entry, resolved, on_kernels)
     program.ir = module.operation.get_asm(enable_debug_info=True, assume_verified=True)
     program.races = [replace(r, step=n) for r in races if (n := _step_of(r, program)) is not None]
     program.seal = seal(program)
@@ -244,7 +256,7 @@ def _step_of(race: Race, program: Program) -> int | None:
     return next((n for n, label in enumerate(labels) if label == race.label), None)
 
 
-def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
+def _generate(entry: func.FuncOp, resolved: Resolved, on_kernels: OnKernels = None) -> Program:
     """Generate the target's code for a planned function."""
     target = parse_target(resolved.target)
     if target.gpu:
@@ -255,7 +267,9 @@ def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
     # start-up: only the code generator that is used is loaded
     from ..emit.cpu import build as cpu
 
-    return cpu.build_program(entry, threads=resolved.threads, blas=resolved.blas)
+    return cpu.build_program(
+        entry, threads=resolved.threads, blas=resolved.blas, on_kernels=on_kernels
+    )
 
 
 def generate_planned(text: str, target: str, threads: int, twin: str = "") -> Program:

@@ -19,15 +19,16 @@ def region(b: Placement, o: Op) -> None:
     engine = ir.StringAttr(o.op.attributes["engine"]).value
     frozen = frozen_arguments(b.function, b.body)
     constants = tuple(n for n, v in enumerate(o.operands) if v in frozen)
-    code, numbers = region_code(engine, o.op)
+    found = region_code(engine, o.op)
     b.steps.append(
         EngineStep(
             engine,
-            packed(code),
-            numbers,
+            packed(found.code),
+            found.numbers,
             tuple(b.ref(v) for v in o.operands),
             tuple(b.ref(r) for r in o.results),
             b.label(o),
             constants,
+            packed(found.exact) if found.exact else "",
         )
     )

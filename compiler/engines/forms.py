@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from gflow.dialects.extents import current
 from gflow.dialects.mlir import ir
+from gflow.dialects.records import record
 
 from .form import ON_RANKS, Call, Form
 from .onnx.openvino import FORM as OPENVINO
-from .onnx.rows import EXACT
+from .onnx.rows import EXACT, PROBED
 from .onnx.rows import FORM as ONNX
 from .sizes import marked
 from .stablehlo.rows import FORM as STABLEHLO
@@ -51,11 +52,25 @@ def written_form(engine: str) -> Form:
     return EXACT if engine == "onnxruntime" else FORMS[READS[engine]]
 
 
-def region_code(engine: str, op: ir.Operation) -> tuple[bytes, tuple[int, ...]]:
-    """A `gflow.engine` region as a file that its engine compiles, and the integers in it that depend on dynamic sizes.
+@record
+class RegionCode:
+    """A `gflow.engine` region as a file that its engine compiles.
 
-    For StableHLO the file is a text template, in which `{k}` stands for the k-th of these integers. It is filled in for
-    each size.
+    Attributes:
+        code: the file. For StableHLO of dynamic dimensions it is a text template, in which `{k}` stands for the k-th of
+            `numbers`. It is filled in for each size.
+        numbers: the integers in it that depend on dynamic sizes.
+        exact: the file to be run instead if the last output of `code`, a probe, is not finite; empty if `code` has no
+            probe.
+    """
+
+    code: bytes
+    numbers: tuple[int, ...] = ()
+    exact: bytes = b""
+
+
+def region_code(engine: str, op: ir.Operation) -> RegionCode:
+    """A `gflow.engine` region as a file that its engine compiles.
 
     Raises:
         EngineError: the region has ops that the format does not support.
@@ -64,12 +79,17 @@ def region_code(engine: str, op: ir.Operation) -> tuple[bytes, tuple[int, ...]]:
         # start-up: only the writer that is used is loaded
         from .onnx.write import write_region as write_onnx
 
-        return write_onnx(op, written_form(engine), bytes_for_bools=engine == "openvino"), ()
+        exact, _ = write_onnx(op, written_form(engine), bytes_for_bools=engine == "openvino")
+        if engine == "onnxruntime":
+            code, probed = write_onnx(op, PROBED)
+            if probed:
+                return RegionCode(code, exact=exact)
+        return RegionCode(exact)
     # start-up: only the writer that is used is loaded
     from .stablehlo.write import portable, write_region
 
     module = write_region(op)
     if current() is None:
-        return portable(module), ()
+        return RegionCode(portable(module))
     text, numbers = marked(str(module))
-    return text.encode(), numbers
+    return RegionCode(text.encode(), numbers)

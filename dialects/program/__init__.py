@@ -102,6 +102,8 @@ class EngineStep:
     code: the model that the engine compiles: base64 of the zlib-compressed file in the engine's format.
     numbers: in a program with a dynamic dimension, the numbers that `str.format` inserts into the model for each size.
     frozen: inputs that are constants of the compiled model; the engine compiles again after their values change.
+    exact: the model that runs instead once the last output of `code`, a probe, is not finite. Empty if `code` has no
+        probe.
     """
 
     engine: str
@@ -111,6 +113,7 @@ class EngineStep:
     outputs: tuple[TensorRef, ...]
     label: str
     frozen: tuple[int, ...] = ()
+    exact: str = ""
 
 
 @record

@@ -461,11 +461,23 @@ class _Converter:
         if not same or like.is_conj() or like.is_neg():
             return None
         numbers = [self.found.arguments[self.placeholders[p]] for p in same]
-        first = same[0].meta["val"]
+        viewed = self._viewed_argument(out) or same[0]
+        first = viewed.meta["val"]
         if first.dtype != like.dtype or any(n in self.updates for n in numbers):
             return None
         (offset,) = self._sizes([like.storage_offset() - first.storage_offset()])
-        return ArgumentView(self.placeholders[same[0]], value.shape, self._strides_of(out), offset)
+        return ArgumentView(self.placeholders[viewed], value.shape, self._strides_of(out), offset)
+
+    def _viewed_argument(self, out: torch.fx.Node) -> torch.fx.Node | None:
+        """The argument that an output is a view of. AOTAutograd repeats the view, and the gradient of what lies outside
+        of another argument in the same storage would be lost."""
+        node: torch.fx.Node | None = out
+        while node is not None and node not in self.placeholders:
+            inputs = [
+                n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)
+            ]
+            node = next((n for n in inputs if _storage(n) == _storage(out)), None)
+        return node
 
     def _strides_of(self, node: torch.fx.Node) -> tuple[int, ...]:
         return self._sizes(node.meta["val"].stride())

@@ -18,6 +18,7 @@ from gflow.dialects.program import Program
 from gflow.dialects.records import record
 from gflow.errors import GraphError, GraphInputError, GraphTraceError
 from gflow.runtime.composed.frozen import Frozen, constants_of
+from gflow.runtime.cpu import jit
 from gflow.runtime.distributed import groups
 from gflow.runtime.distributed.shared_work import done_once
 from gflow.runtime.loading import load_program
@@ -83,8 +84,10 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
         options = replace(options, passes=replace(options.passes, module_engines=True))
     if options.passes.amp and options.target == "cpu":
         _say_slow()
-    if options.race_products and options.target == "cpu":
-        options = replace(options, racing=racing())
+    if options.target == "cpu":
+        options = replace(options, on_kernels=jit.begin_kernels)
+        if options.race_products:
+            options = replace(options, racing=racing())
     watcher.traced(trace)
     if options.passes.freeze:
         freeze(trace, options.passes, options.target)
@@ -117,7 +120,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
         executable = Frozen(constants, made.reads, executable, made.given)
     loaded = time.perf_counter()
     timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
-    options = replace(options, on_phase=None, racing=None)
+    options = replace(options, on_phase=None, on_kernels=None, racing=None)
     forget_contexts()
     device.release_memory()
     return Compiled(executable, takes_rng, program.ir, timings, options, program, shardings)
@@ -164,7 +167,7 @@ def _check_divided(trace: Trace, program: Program) -> None:
 def _say_slow() -> None:
     """Warn once in a process that mixed precision saves no time on a processor."""
     _log.warning(
-        "enable_amp() on the CPU saves memory, not time: products of halves are computed in float32 "
+        "enable_amp() on the CPU saves memory, not time: products in half precision are computed in float32 "
         "(docs/mixed_precision.md)"
     )
 

@@ -149,7 +149,7 @@ class Inspection:
         # start-up: only reports need these parts of the compiler
         from .memory import memory
 
-        return memory(self._latest("memory"))
+        return memory(self._latest("memory"), self._checked().name)  # type: ignore[attr-defined]
 
     def profile(self, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile:
         """Call the graph `rounds` times with these inputs, and measure each part and each step of a call, in seconds.
@@ -175,7 +175,7 @@ class Inspection:
         from .explain import explain
 
         plan = self._latest("explain")
-        return explain(plan, self.config.switches())  # type: ignore[attr-defined]
+        return explain(plan, self._checked().name, self.config.switches())  # type: ignore[attr-defined]
 
     def explain_recompiles(self) -> Recompiles:
         """Each compilation so far (the last 256), in order: when it happened, its duration in seconds, and the

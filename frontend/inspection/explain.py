@@ -202,14 +202,14 @@ class Explanation:
         return f"Chosen by measuring on {devices}:\n\n{table(rows, '><<><')}{rest}"
 
 
-def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
-    """The explanation of a plan."""
+def explain(plan: Plan, name: str, switches: Mapping[str, Any]) -> Explanation:
+    """The explanation of a plan. name: that of the graph."""
     size = plan.trace.main.size
     with size_of_program(None if size is None else size.standing(0)):
-        return _explained(plan, switches)
+        return _explained(plan, name, switches)
 
 
-def _explained(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
+def _explained(plan: Plan, name: str, switches: Mapping[str, Any]) -> Explanation:
     program = plan.compiled.program
     pipeline = resolve(plan.compiled.options).pipeline
     before = lower(plan.trace.main)
@@ -229,7 +229,7 @@ def _explained(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
         compared = report(costs, module, device)
     fused = [f for f in fused if len(f.ops) > 1]
     return Explanation(
-        program.name, dict(switches), pipeline, fused, aten, recomputed + again, compared, notes,
+        name, dict(switches), pipeline, fused, aten, recomputed + again, compared, notes,
         program.races, getattr(plan.compiled.run, "no_graph", None), spills_of(program), regions, stayed,
         _moved(plan), frozen_weights(plan), plan.compiled.ir, program.target,
     )  # fmt: skip

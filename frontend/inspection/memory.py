@@ -23,6 +23,7 @@ _ROLES = {
     "optimizer_state": "optimizer state",
     "input": "inputs",
     "constant": "captured tensors",
+    "scalar": "numbers",
 }
 
 
@@ -71,7 +72,7 @@ class MemorySummary:
 
     def _repr_html_(self) -> str:
         """For notebooks: the parts as a bar, and the text."""
-        return memory_html(self)
+        return memory_html(self, {_ROLES.get(r, r): size for r, size in self.arguments.items()})
 
     def __str__(self) -> str:
         over = f"{ratio(self.arena, self.lower_bound)} of the least possible" * bool(
@@ -95,8 +96,8 @@ class MemorySummary:
         return "\n".join([*parts, ""])
 
 
-def memory(plan: Plan) -> MemorySummary:
-    """The summary of a plan."""
+def memory(plan: Plan, name: str) -> MemorySummary:
+    """The summary of a plan. name: that of the graph."""
     program = plan.compiled.program
     module, function = planned(plan)
     with module.context:
@@ -106,7 +107,7 @@ def memory(plan: Plan) -> MemorySummary:
     for a in program.arguments:
         arguments[a.role] = arguments.get(a.role, 0) + fixed_type(a.type, most).nbytes
     return MemorySummary(
-        program.name,
+        name,
         program.arena_bytes,
         reading.lower_bound,
         arguments,

@@ -105,6 +105,13 @@ def _bias(func: Any, args: Any) -> Tensor | None:
     return found if isinstance(found, Tensor) and found.dtype in _HALVES else None
 
 
+def _is_exact(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a call rounds nothing; an accumulating `index_put` adds."""
+    if _base(func) == "index_put":
+        return not (args[3] if len(args) > 3 else kwargs.get("accumulate"))
+    return _base(func) in EXACT
+
+
 class Noise(TorchDispatchMode):
     """A mode that moves operands and results of arithmetic ops.
 
@@ -125,7 +132,7 @@ class Noise(TorchDispatchMode):
         aliased = [a.alias_info for a in schema.arguments if a.alias_info is not None]
         writes = any(a.is_write for a in aliased)
         self.least = self.narrow if _base(func) in CONTRACTIONS else 0.0
-        if (aliased and not writes) or _base(func) in EXACT:
+        if (aliased and not writes) or _is_exact(func, args, kwargs):
             return func(*args, **kwargs)
         bias = None if writes else _bias(func, args)
         if bias is not None:

@@ -94,9 +94,9 @@ def profile_html(profile: Any) -> str:
     return f"<div><b>{head}</b>{calls}<div>steps by phase</div>{phases}{tables}</div>"
 
 
-def memory_html(summary: Any) -> str:
-    """A memory summary: the parts, and the tables."""
-    parts = {"arena": summary.arena, **summary.arguments, "constants": summary.constants}
+def memory_html(summary: Any, arguments: Mapping[str, int]) -> str:
+    """A memory summary: the parts, and the tables. arguments: the bytes of arguments, by the names to show."""
+    parts = {"arena": summary.arena, **arguments, "constants": summary.constants}
     parts["results"] = summary.results
     bar = bar_html({k: v for k, v in parts.items() if v}, lambda size: byte_text(int(size)))
     head = html.escape(f"{summary.name}: {byte_text(summary.total)}")

@@ -18,6 +18,9 @@ from gflow.tracing.program.unwrapped import unwrapped
 from .refused import of_graph
 from .views import view_of
 
+#: names that each graph has in its `__dict__`
+_INSTANCE_NAMES = ("config", "_state")
+
 
 class Attributes:
     """The part of `Graph` that stores attributes."""
@@ -27,14 +30,16 @@ class Attributes:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for key, value in vars(cls).items():
-            if key in cls._own_names and not (callable(value) or hasattr(value, "__get__")):
-                raise GraphError(_taken(cls.__name__, key))
+            method = callable(value) or hasattr(value, "__get__")
+            if key in cls._own_names and (not method or key in _INSTANCE_NAMES):
+                raise GraphError(_taken(cls.__name__, key, value))
 
     def __setattr__(self, key: str, value: Any) -> None:
         value = unwrapped(value)
         state: Any = self.__dict__.get("_state")
-        if key in self._own_names and self._is_own(key, value):
-            raise GraphError(_taken(type(self).__name__, key))
+        special = key.startswith("__") and key.endswith("__") and modules_in(key, value)
+        if special or (key in self._own_names and self._is_own(key, value)):
+            raise GraphError(_taken(type(self).__name__, key, value))
         if state is not None:
             state.names[key] = None
             state.modules.pop(key, None)
@@ -89,18 +94,19 @@ class Attributes:
 
 
 def own_names(graph: type) -> dict[str, Any]:
-    """The names that a class of graphs defines, and `config`, with their values in the class."""
+    """The names that a class of graphs defines, with their values in the class, and those of its instances."""
     found = {
         name: value
         for kind in reversed(graph.__mro__[:-1])
         for name, value in vars(kind).items()
         if not name.startswith("__")
     }
-    return {**found, "config": None}
+    return {**found, **dict.fromkeys(_INSTANCE_NAMES)}
 
 
-def _taken(kind: str, key: str) -> str:
-    instead = f"{key}_module" if not key.startswith("_") else f"my{key}"
+def _taken(kind: str, key: str, value: Any) -> str:
+    name = key.strip("_")
+    instead = f"{name}_module" if modules_in(key, value) else f"my_{name}"
     return (
         f"{here()}: {kind}.{key} is a name of gflow's graphs (nn.Graph.{key}), so an attribute cannot have it; give it "
         f"another one, {instead} for example. Modules inside of modules can have any name."

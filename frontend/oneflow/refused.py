@@ -64,7 +64,7 @@ GRAPH = {
     "called",
     "cuda": f"{_MODULE}: call cuda() on the graph's modules before the graph is called",
     "cpu": f"{_MODULE}: call cpu() on the graph's modules",
-    "half": f"{_MODULE}: graph.config.enable_amp() computes in halves and keeps parameters in float32",
+    "half": f"{_MODULE}: graph.config.enable_amp() computes in half precision and keeps parameters in float32",
     "forward": "is build() in a graph: define build(), and call the graph itself",
     "zero_grad": "is not needed: gradients of a graph live for one call",
     "backward": "is a method of tensors: call loss.backward() in build()",

@@ -13,7 +13,7 @@ import torch
 from gflow.dialects.program import Program
 
 from ..device import DeviceError, FixedAddress, Span
-from . import jit
+from . import llvm
 from .table import KernelTable
 
 
@@ -68,12 +68,12 @@ class Cpu:
         """Nothing: steps are synchronous."""
 
     def release_memory(self) -> None:
-        """Free the context that kernels were parsed in, and return freed heap pages to the system.
+        """Free the contexts that kernels were parsed in, and return freed heap pages to the system.
 
         Otherwise the buffers of a program's first step are placed between pages that stay resident and hold nothing: 4
         to 5 MiB for a ResNet-18.
         """
-        jit.release_contexts()
+        llvm.release_contexts()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
         if trim is not None:
             trim(0)

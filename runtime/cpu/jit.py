@@ -1,88 +1,73 @@
-"""Kernels from MLIR text to machine code, by upstream passes and LLVM's JIT.
+"""Machine code of kernels: compiled by LLVM in threads, or from the disk cache.
 
 Kernel functions are cached by their text for the life of the process: graphs, signatures and
 layers that need the same code share it. The machine code of a program is kept on disk, too
 (`runtime/stored/cache.py`), and is loaded without LLVM.
+
+Kernels are compiled in threads (`_Job`), while code generation emits those that come next. A thread ends when there is
+no more to do, and a process forks only when none runs: locks of LLVM would stay locked in the child.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import ctypes.util
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
-from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from gflow.dialects.program import KERNEL_LOWERING, processor
+from gflow.dialects.program import processor
 
+from ..interrupts import held
 from ..stored import cache as disk
+from . import llvm
 from .objects import LoadedObject, ObjectError, load_object, supported
 
 if TYPE_CHECKING:
-    from gflow.dialects.mlir import ExecutionEngine, ir
+    from gflow.dialects.mlir import ExecutionEngine
 
 _log = logging.getLogger("gflow")
 
 #: (instruction sets, kernel) → address
 _addresses: dict[tuple[str, str], int] = {}
 _engines: list[ExecutionEngine] = []
-
-#: features that every level has, beside those of its own
-_BASE_FEATURES = '#llvm.target_features<["+sse4.2", "+popcnt"]>'
 _loaded: list[LoadedObject] = []
 #: (instruction sets, kernel) → the disk cache's name for the object file that has it
 _stored_in: dict[tuple[str, str], str] = {}
 #: an entry that begins with it is a list of the names of other entries, which together have all kernels of a program
 _LIST = b"gflow objects\n"
+#: characters of the least text that a thread is started for: LLVM takes about 2 µs for each, and 10 ms for a module
+_LEAST_TEXT = 32_000
+#: bytes of a thread's stack; LLVM's passes are recursive
+_STACK = 16 << 20
+
+
+class _Job:
+    """Kernels that one thread compiles."""
+
+    def __init__(
+        self, kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str
+    ) -> None:
+        self.kernels, self.declarations, self.isa = kernels, declarations, isa
+        self.ended = threading.Event()
+        self.error: BaseException | None = None
+
+
+#: guards all that follows, and the tables above
 _lock = threading.Lock()
-#: uses of a context before it is replaced: a context keeps every constant and name that was parsed in it
-_MOST_USES = 16
+#: by instruction sets and kernel, the job that compiles it
+_jobs: dict[tuple[str, str], _Job] = {}
+_queue: deque[_Job] = deque()
+_threads: set[threading.Thread] = set()
 
 
-@cache
-def _torch_library() -> ctypes.CDLL:
-    """PyTorch's CPU library.
-
-    Looking a symbol up in it also searches what it is linked to, so the OpenMP functions are
-    those of PyTorch's own runtime. A process may hold several (scikit-learn ships one, too), and
-    two thread pools that spin against each other are a hundred times slower than one.
-
-    Raises:
-        RuntimeError: PyTorch's library is not found.
-    """
-    folder = Path(torch.__file__).parent / "lib"
-    for path in sorted(folder.glob("libtorch_cpu.*")):
-        return ctypes.CDLL(str(path))
-    raise RuntimeError(
-        f"PyTorch's CPU library was not found in {folder}; is PyTorch installed from a wheel?"
-    )
-
-
-@cache
-def _torch_symbol(name: str) -> int | None:
-    """The address of a C function in PyTorch's library or in the libraries that it is linked to; None if not found."""
-    try:
-        return ctypes.cast(getattr(_torch_library(), name), ctypes.c_void_p).value
-    except AttributeError:
-        return None
-
-
-@cache
-def symbol_address(name: str) -> int | None:
-    """The address of a C function that kernels call: PyTorch's, or libm's, which LLVM finds itself."""
-    found = _torch_symbol(name)
-    if found is None:
-        with contextlib.suppress(OSError, AttributeError):
-            library = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")
-            found = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-    return found
+def begin_kernels(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> None:
+    """Begin to compile kernels in a thread. What fails is tried again, and raised, by `compile_kernels`; see there."""
+    _begin(kernels, declarations, processor.limit(), parts=1)
 
 
 def compile_kernels(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> dict[str, int]:
@@ -92,15 +77,126 @@ def compile_kernels(kernels: Mapping[str, str], declarations: Mapping[str, str])
         kernels: function name to the text of an `llvm.func` of that name; a name determines its
             text (it ends in a hash of it), so a name already compiled isn't compiled again.
         declarations: what they call: function name to its `llvm.func` text.
+
+    Raises:
+        MLIRError: a text is not valid MLIR.
+        RuntimeError: LLVM cannot compile or link the kernels.
     """
     isa = processor.limit()
+    whole = _cache_key(kernels, declarations, isa)
     with _lock:
-        missing = {name: text for name, text in kernels.items() if (isa, name) not in _addresses}
-        if missing:
-            _compile(missing, declarations, isa)
-        if missing and len(missing) < len(kernels):  # another process asks for all of them at once
-            _store_list(kernels, declarations, isa)
-        return {name: _addresses[isa, name] for name in kernels}
+        missing = [(isa, name) for name in kernels if (isa, name) not in _addresses]
+        begun = any(at in _jobs for at in missing)
+    if missing and (begun or whole is None or not _load(whole, kernels, isa)):
+        _wait(_begin(kernels, declarations, isa, parts=_most_threads()))
+    if whole is not None:  # another process asks for all of them at once
+        _store_list(whole, kernels, isa)
+    return {name: _addresses[isa, name] for name in kernels}
+
+
+def _begin(
+    kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str, parts: int
+) -> list[_Job]:
+    """Start threads for the kernels that are neither compiled nor being compiled. parts: the most of them.
+
+    Returns:
+        The jobs of the kernels that are not compiled.
+    """
+    most = _most_threads()
+    with held(), _lock:
+        missing = {
+            name: text
+            for name, text in kernels.items()
+            if (isa, name) not in _addresses and (isa, name) not in _jobs
+        }
+        for part in _divided(missing, parts):
+            job = _Job(part, declarations, isa)
+            _queue.append(job)
+            _jobs.update(dict.fromkeys([(isa, name) for name in part], job))
+        before = threading.stack_size(_STACK)
+        try:
+            for _ in range(min(most - len(_threads), len(_queue))):
+                thread = threading.Thread(target=_work, name="gflow: LLVM")
+                thread.start()
+                _threads.add(thread)
+        except RuntimeError:
+            # no more threads, as while the interpreter ends: `_wait` works instead
+            pass
+        finally:
+            threading.stack_size(before)
+        ours = (_jobs.get((isa, name)) for name in kernels)
+        return [*dict.fromkeys(job for job in ours if job is not None)]
+
+
+def _divided(kernels: Mapping[str, str], parts: int) -> list[dict[str, str]]:
+    """Kernels in parts that take LLVM about the same time."""
+    size = sum(map(len, kernels.values()))
+    found: list[dict[str, str]] = [{} for _ in range(max(1, min(parts, size // _LEAST_TEXT)))]
+    sizes = [0] * len(found)
+    for name, text in sorted(kernels.items(), key=lambda item: -len(item[1])):
+        least = sizes.index(min(sizes))
+        found[least][name] = text
+        sizes[least] += len(text)
+    return [part for part in found if part]
+
+
+def _most_threads() -> int:
+    """As many threads as PyTorch may use, on the cores of this process."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(cores or 1, torch.get_num_threads())
+
+
+def _wait(jobs: Iterable[_Job]) -> None:
+    """Wait for jobs.
+
+    Raises:
+        BaseException: what a job raises.
+    """
+    with _lock:
+        alone = not _threads
+    if alone:
+        with held():
+            _work()
+    for job in jobs:
+        job.ended.wait()
+        if job.error is not None:
+            raise job.error
+
+
+def _work() -> None:
+    """Run jobs while there are any: what a thread does."""
+    while True:
+        with _lock:
+            if not _queue:
+                _threads.discard(threading.current_thread())
+                return
+            job = _queue.popleft()
+        try:
+            _compile(job.kernels, job.declarations, job.isa)
+        except BaseException as error:  # of the thread that waits
+            job.error = error
+        with _lock:
+            for name in job.kernels:
+                del _jobs[job.isa, name]
+        job.ended.set()
+
+
+def _before_fork() -> None:
+    """Wait until no thread compiles, and let none begin."""
+    while True:
+        _lock.acquire()
+        running = [*_threads]
+        if not running:
+            return
+        _lock.release()
+        for thread in running:
+            thread.join()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
 
 
 def adopt_object(data: bytes, kernels: Iterable[str]) -> None:
@@ -114,7 +210,7 @@ def adopt_object(data: bytes, kernels: Iterable[str]) -> None:
         missing = [name for name in kernels if (isa, name) not in _addresses]
         if not missing:
             return
-        loaded = load_object(data, symbol_address)
+        loaded = load_object(data, llvm.symbol_address)
         for name in missing:
             if name not in loaded.symbols:
                 raise ObjectError(f"the object file lacks the kernel {name}")
@@ -131,10 +227,9 @@ def object_file(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> 
     data = None if name is None else disk.read("objects", name)
     if data is not None and not data.startswith(_LIST):
         return data
-    with _lock:
-        engine = _engine(kernels, declarations, isa, dump=True)
-        engine.raw_lookup("gflow_addresses")
-        return _object_of(engine)
+    engine = llvm.engine_of(kernels, declarations, isa, dump=True)
+    engine.raw_lookup(llvm.ADDRESSES)
+    return llvm.object_of(engine)
 
 
 def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str) -> None:
@@ -142,11 +237,11 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: s
     name = _cache_key(kernels, declarations, isa)
     if name is not None and _load(name, kernels, isa):
         return
-    engine = _engine(kernels, declarations, isa, dump=supported())
+    engine = llvm.engine_of(kernels, declarations, isa, dump=supported())
     table = (ctypes.c_int64 * len(kernels))()
     pointer = ctypes.c_void_p(ctypes.addressof(table))
     # raw_lookup gives the packed interface: a function of one array of pointers to the arguments
-    found = engine.raw_lookup("gflow_addresses")
+    found = engine.raw_lookup(llvm.ADDRESSES)
     if not found:
         raise RuntimeError(
             f"LLVM could not link the kernels {', '.join(kernels)}: a function that they call is missing (LLVM names "
@@ -157,27 +252,24 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: s
     addresses = dict(zip(kernels, table))
     try:
         # an engine keeps some MiB beside the code, so it is dropped once the code is loaded without it
-        code = _object_of(engine) if supported() else None
-        loaded = None if code is None else load_object(code, symbol_address)
+        code = llvm.object_of(engine) if supported() else None
+        loaded = None if code is None else load_object(code, llvm.symbol_address)
     except (OSError, ObjectError) as error:  # no room for it
         uncached = "" if name is None else ", and their machine code is not cached"
         _log.warning("%d kernels keep LLVM's engine in memory%s: %s", len(kernels), uncached, error)
         code = loaded = None
-    if loaded is None:
-        _engines.append(engine)
-    else:
-        _loaded.append(loaded)
+    if loaded is not None:
         addresses = {kernel: loaded.symbols[kernel] for kernel in kernels}
-    _addresses.update({(isa, kernel): at for kernel, at in addresses.items()})
     if name is not None and code is not None:
         disk.write("objects", name, code)
-        _stored_in.update({(isa, kernel): name for kernel in kernels})
-
-
-def release_contexts() -> None:
-    """Free the context that kernels were parsed in; the next kernel makes a new one."""
     with _lock:
-        _context.release()
+        if loaded is None:
+            _engines.append(engine)
+        else:
+            _loaded.append(loaded)
+        if name is not None and code is not None:
+            _stored_in.update({(isa, kernel): name for kernel in kernels})
+        _addresses.update({(isa, kernel): at for kernel, at in addresses.items()})
 
 
 def _load(name: str, kernels: Iterable[str], isa: str) -> bool:
@@ -195,24 +287,24 @@ def _load(name: str, kernels: Iterable[str], isa: str) -> bool:
         for part, code in zip(parts, codes, strict=True):
             if code is None:
                 return False
-            loaded.append(load_object(code, symbol_address))
+            loaded.append(load_object(code, llvm.symbol_address))
             places.update({k: (part, at) for k, at in loaded[-1].symbols.items()})
         found = {kernel: places[kernel] for kernel in kernels}
     except (ObjectError, KeyError) as error:
         disk.discard("objects", name, str(error))
         return False
-    _addresses.update({(isa, kernel): at for kernel, (_, at) in found.items()})
-    _stored_in.update({(isa, kernel): part for kernel, (part, _) in found.items()})
-    _loaded.extend(loaded)
+    with _lock:
+        _stored_in.update({(isa, kernel): part for kernel, (part, _) in found.items()})
+        _loaded.extend(loaded)
+        _addresses.update({(isa, kernel): at for kernel, (_, at) in found.items()})
     return True
 
 
-def _store_list(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str) -> None:
-    """Write the list of the entries that have these kernels, some of which were compiled before the others: those of
-    races, and of other programs of this process."""
-    name = _cache_key(kernels, declarations, isa)
+def _store_list(name: str, kernels: Iterable[str], isa: str) -> None:
+    """Write the list of the entries that have these kernels, if there are several: parts of the program, races, other
+    programs of this process. name: the list's."""
     parts = {_stored_in.get((isa, kernel)) for kernel in kernels}
-    if name is not None and None not in parts:
+    if None not in parts and parts != {name} and disk.read("objects", name) is None:
         disk.write("objects", name, _LIST + "\n".join(sorted(filter(None, parts))).encode())
 
 
@@ -221,130 +313,3 @@ def _cache_key(kernels: Mapping[str, str], declarations: Mapping[str, str], isa:
     if disk.directory() is None or not supported():
         return None
     return disk.key(isa, *declarations.values(), *kernels.values())
-
-
-def _object_of(engine: ExecutionEngine) -> bytes:
-    """The object file that an engine has compiled. It goes through memory: LLVM ends the process where a file
-    cannot be written, as on a full disk."""
-    with os.fdopen(os.memfd_create("kernels.o"), "r+b") as file:
-        engine.dump_to_object_file(f"/proc/self/fd/{file.fileno()}")
-        return file.read()
-
-
-def _engine(
-    kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str, dump: bool
-) -> ExecutionEngine:
-    """Compile kernels. isa: a level of instruction sets, or "" for this processor's. dump: keep the object file."""
-    # only here: machine code that is at hand is loaded without LLVM
-    from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
-
-    with _context():
-        text = "\n".join(
-            [
-                "module {",
-                *declarations.values(),
-                *kernels.values(),
-                *_helpers(kernels.values()),
-                _address_table(list(kernels)),
-                "}",
-            ]
-        )
-        module = ir.Module.parse(text)
-        module.operation.walk(partial(_mark, isa=isa), ir.WalkOrder.PRE_ORDER)
-        manager = PassManager.parse(KERNEL_LOWERING)
-        manager.enable_verifier(False)
-        manager.run(module.operation)
-        # vectors and unrolling are in the text, so more than level 1 only takes longer;
-        # naming the libraries in `shared_libs` would cost half a second: LLVM lists their symbols
-        engine = ExecutionEngine(module, opt_level=1, shared_libs=[], enable_object_dump=dump)
-    for name in declarations:
-        address = _torch_symbol(name)
-        if address is not None:
-            engine.raw_register_runtime(name, ctypes.c_void_p(address))
-    return engine
-
-
-class _Contexts:
-    """The context that kernels are parsed in. A first call compiles some times: races of products, of attentions, the
-    program."""
-
-    def __init__(self) -> None:
-        self._context: ir.Context | None = None
-        self._uses = 0
-
-    def __call__(self) -> ir.Context:
-        # only here: machine code that is at hand is loaded without LLVM
-        from gflow.dialects.mlir import ir
-
-        if self._context is None or self._uses == _MOST_USES:
-            # dialects are loaded as kernels name them: all of them take as long as a small kernel
-            self._context, self._uses = ir.Context(load_on_create_dialects=()), 0
-            # kernels are lowered on one thread anyway, and a process that is forked would wait for its parent's threads
-            self._context.enable_multithreading(False)
-        self._uses += 1
-        return self._context
-
-    def release(self) -> None:
-        """Let go of the context."""
-        self._context = None
-
-
-_context = _Contexts()
-
-
-def _mark(op: ir.Operation, isa: str) -> ir.WalkResult:
-    """Add to a function's op what LLVM is to know of it. (Walking gives ops as they are; going over a block would
-    import the Python classes of LLVM's dialect, which take as long as a kernel to compile.)"""
-    # only here: machine code that is at hand is loaded without LLVM
-    from gflow.dialects.mlir import ir
-
-    if op.name != "llvm.func":
-        return ir.WalkResult.ADVANCE
-    # the engine adds a wrapper to every function, and LLVM would copy small kernels into theirs
-    op.attributes["no_inline"] = ir.UnitAttr.get()
-    if isa:
-        op.attributes["target_cpu"] = ir.StringAttr.get(isa)
-        # the engine's own are this processor's
-        op.attributes["target_features"] = ir.Attribute.parse(_BASE_FEATURES)
-    return ir.WalkResult.SKIP
-
-
-#: A double as the nearest half, which x86 has no instruction for. Kernels have none of these conversions; LLVM makes
-#: one where a double gives the sign of a half (`copysign`), and calls it by this name of its run-time library. The
-#: float32 on the way has its last bit set where it is not exact, so that the second rounding sees no tie.
-_TRUNCDFHF2 = """  llvm.func @__truncdfhf2(%x: f64) -> f16 {
-    %one = arith.constant 1 : i32
-    %near = arith.truncf %x : f64 to f32
-    %back = arith.extf %near : f32 to f64
-    %a = math.absf %x : f64
-    %b = math.absf %back : f64
-    %differs = arith.cmpf one, %a, %b : f64
-    %above = arith.cmpf ogt, %b, %a : f64
-    %bits = arith.bitcast %near : f32 to i32
-    %down = arith.subi %bits, %one : i32
-    %below = arith.select %above, %down, %bits : i32
-    %odd = arith.ori %below, %one : i32
-    %chosen = arith.select %differs, %odd, %bits : i32
-    %single = arith.bitcast %chosen : i32 to f32
-    %half = arith.truncf %single : f32 to f16
-    llvm.return %half : f16
-  }"""
-
-
-def _helpers(kernels: Iterable[str]) -> list[str]:
-    """Functions that LLVM may call by itself in kernels with these texts."""
-    needed = any("f64" in text and "f16" in text for text in kernels)
-    return [_TRUNCDFHF2] if needed else []
-
-
-def _address_table(names: list[str]) -> str:
-    """A function that writes the address of each kernel into an array.
-
-    Looking up one symbol is cheaper than looking up many.
-    """
-    lines = ["  llvm.func @gflow_addresses(%out: !llvm.ptr) {"]
-    for i, name in enumerate(names):
-        lines.append(f"    %f{i} = llvm.mlir.addressof @{name} : !llvm.ptr")
-        lines.append(f"    %p{i} = llvm.getelementptr %out[{i}] : (!llvm.ptr) -> !llvm.ptr, i64")
-        lines.append(f"    llvm.store %f{i}, %p{i} : !llvm.ptr, !llvm.ptr")
-    return "\n".join([*lines, "    llvm.return", "  }"])

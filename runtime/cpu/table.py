@@ -172,7 +172,7 @@ class KernelTable:
             fixed: of constants, and of the report of checks. look: raises what a check has reported.
 
         Raises:
-            ValueError: a kernel's text is not valid MLIR.
+            MLIRError: a kernel's text is not valid MLIR.
         """
         steps = [s for s in program.steps if isinstance(s, (KernelStep, KernelGroup))]
         functions = jit.compile_kernels(*kernels_of(program))

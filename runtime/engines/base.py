@@ -9,6 +9,10 @@ from dataclasses import dataclass
 import torch
 
 
+class NotFinite(Exception):
+    """The probe of a model is not finite: its results must not be used. The exact model has to run."""
+
+
 @dataclass
 class Copies:
     """The bytes that a run copied because the engine cannot access them in place.
@@ -78,7 +82,11 @@ class EngineCode(ABC):
         raise NotImplementedError
 
     def infer(self) -> None:
-        """Run on the attached memory, and wait for the end."""
+        """Run on the attached memory, and wait for the end.
+
+        Raises:
+            NotFinite: the model has a probe, which is not finite. Results were written, operands were not.
+        """
         raise NotImplementedError
 
     @abstractmethod

@@ -17,10 +17,10 @@ from ..sizes import fixed_ref
 _OWN_MEMORY = ("xla",)
 
 
-def handed_over(program: Program) -> Mapping[int, tuple[EngineStep, int]]:
-    """The results of a program that an engine's step can return in its own memory.
+def handed_over(program: Program, n: N) -> Mapping[int, tuple[EngineStep, int]]:
+    """The results of a program that an engine's step can return in its own memory, for a dynamic size of `n`.
 
-    These are whole results that no other step accesses.
+    These are whole results, dense and row-major, that no other step accesses.
 
     Returns:
         By the number of the result: the step, and the number of the step's output.
@@ -29,18 +29,16 @@ def handed_over(program: Program) -> Mapping[int, tuple[EngineStep, int]]:
     if not steps:
         return {}
     uses = Counter(p.index for p in _places(program.steps) if p.space == "result")
-    size = program.size
-    sizes = (0,) if size is None else (size.lowest, size.greatest)
     found = {}
     for step in steps:
-        for n, ref in enumerate(step.outputs):
+        for k, ref in enumerate(step.outputs):
             space, index, offset = ref.place
             if space != "result" or offset != 0 or uses[index] != 1:
                 continue
             result = program.results[index]
-            whole = ref.type == result.type and all(_is_dense(ref, n) for n in sizes)
+            whole = ref.type == result.type and _is_dense(ref, n)
             if result.alias is None and whole:
-                found[index] = step, n
+                found[index] = step, k
     return found
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from functools import cache
+from math import isfinite
 from typing import Any
 
 import numpy as np
 import torch
 
-from .base import InPlaceCode
+from .base import InPlaceCode, NotFinite
 from .packages import require
 
 #: the most values of ONNX Runtime that are kept for places of results: a graph's results alternate between few buffers
 _KEPT = 16
+#: the last output of a model with a probe
+_PROBE = "probe"
 
 
 class OnnxRuntimeCode(InPlaceCode):
@@ -25,6 +28,12 @@ class OnnxRuntimeCode(InPlaceCode):
         self._outputs = [o.name for o in session.get_outputs()]
         # by the number of a result, its address and shape
         self._places: dict[tuple[int, int, torch.Size], Any] = {}
+        self._probe = np.zeros((), np.float32) if self._outputs[-1] == _PROBE else None
+        if self._probe is not None:
+            # start-up: loaded with its first program
+            from onnxruntime import OrtValue
+
+            self._binding.bind_ortvalue_output(_PROBE, OrtValue.ortvalue_from_numpy(self._probe))
 
     @classmethod
     def compile(cls, code: bytes) -> OnnxRuntimeCode:
@@ -74,6 +83,8 @@ class OnnxRuntimeCode(InPlaceCode):
 
     def infer(self) -> None:
         self._session.run_with_iobinding(self._binding)
+        if self._probe is not None and not isfinite(self._probe):
+            raise NotFinite
 
     def made(self, n: int) -> torch.Tensor:
         return torch.from_numpy(self._binding.get_outputs()[n].numpy())

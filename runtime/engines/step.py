@@ -15,14 +15,17 @@ from ..sizes import fixed
 from ..steps.host_step import HostStep, Locate
 from ..steps.watched import Watched
 from ..tensors import addresses_of
-from .base import Copies, EngineCode
+from .base import Copies, EngineCode, NotFinite
 from .load import load_code
 from .onnx_models import with_values
 
 
 class Model:
     """The model of a step for one dynamic size. With frozen inputs it is compiled at the first run, when these are
-    known."""
+    known.
+
+    If the step has an exact model, the other one runs until its probe is not finite (`NotFinite`).
+    """
 
     def __init__(self, step: EngineStep, n: N) -> None:
         text = unpacked(step.code)
@@ -40,6 +43,12 @@ class Model:
     def code_of(self, user: object) -> EngineCode | None:
         """The code, if memory is attached to it for `user`."""
         return None if self._code is None or self._code.user is not user else self._code
+
+    def use_exact(self) -> None:
+        """Run the exact model from now on."""
+        self._text, self._watched = unpacked(self._step.exact), None
+        if not self._step.frozen:
+            self._code = load_code(self._step.engine, self._text)
 
     def code(self, frozen: Sequence[torch.Tensor], places: list[int]) -> EngineCode:
         """The code for frozen inputs at the addresses `places`; compiled again if their values have changed."""
@@ -138,19 +147,26 @@ class EngineCall(HostStep):
     def run(self) -> None:
         self.writes = self.has_run = False
         try:
-            code = self._model.code(self._frozen, self._places)
-            if code.user is not self._user:
-                code.attach(self._user, self._operands, self._results)
-            if code.user is self._user:
-                self.writes = True
-                code.infer()
-            else:
-                made = code.run(self._operands, self._results, self._begin_to_write)
-                self._given.update((n, made[n]) for n in self._handed)
+            try:
+                self._run_code()
+            except NotFinite:
+                self._model.use_exact()
+                self._run_code()
         except Exception as error:
             explain(error, where(self.step.label))
             raise
         self.has_run = True
+
+    def _run_code(self) -> None:
+        code = self._model.code(self._frozen, self._places)
+        if code.user is not self._user:
+            code.attach(self._user, self._operands, self._results)
+        if code.user is self._user:
+            self.writes = True
+            code.infer()
+        else:
+            made = code.run(self._operands, self._results, self._begin_to_write)
+            self._given.update((n, made[n]) for n in self._handed)
 
     def _begin_to_write(self) -> None:
         self.writes = True

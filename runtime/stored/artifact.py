@@ -32,8 +32,8 @@ def load_graph(
     native: bool = True,
     regenerate: Regenerate | None = None,
 ) -> LoadedGraph:
-    """Load what `gflow.save(graph, path)` wrote. Its machine code and kernels are run, so it must come
-    from somebody whose programs you would run; a key says so.
+    """Load what `gflow.save(graph, path)` wrote. Its machine code and kernels are run, so load only files of authors
+    whose programs you would run; a key verifies the author.
 
     Args:
         key: what it must be signed with.
@@ -67,6 +67,6 @@ def load_graph(
 
 
 def _foreign(path: Path) -> str:
-    """Who else may write to what is run; "" if nobody."""
+    """The other users who may write to the files that are run, as text; "" if there are none."""
     inside = (p for p in path.rglob("*") if not p.is_symlink())
     return next(filter(None, map(trust.is_foreign, (path, *inside))), "")

@@ -30,7 +30,7 @@ class SaveError(OSError):
 
 @contextlib.contextmanager
 def _saving(target: Path) -> Iterator[None]:
-    """What goes wrong in here left the old file, or none: errors and interrupts say so.
+    """Errors and interrupts inside say that the old file, or none, is still there.
 
     Raises:
         SaveError: an `OSError` was raised.
@@ -77,10 +77,9 @@ def new_file(target: Path, *, durable: bool = True, mode: int | None = None) -> 
 
 @contextlib.contextmanager
 def new_directory(target: Path) -> Iterator[Path]:
-    """The same for a directory. One that exists is exchanged for the new one and removed.
+    """`new_file` for a directory. An existing directory is exchanged for the new one and removed.
 
-    Where the system cannot exchange two directories in one go there is a moment in which the old one
-    has its temporary name and the new one not yet its own.
+    If the system cannot exchange two directories atomically, there is a moment in which neither has the final name.
 
     Raises:
         SaveError: it cannot be written; what was there is whole.

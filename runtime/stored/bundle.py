@@ -80,7 +80,7 @@ def read_bundle(path: Path, key: bytes | None = None) -> Bundle:
     """Read and check everything.
 
     Args:
-        key: what it must be signed with; without one a signature is not looked at.
+        key: what it must be signed with; without one a signature is not checked.
 
     Raises:
         ArtifactError: something is missing, changed, a link, elsewhere, or of a later version.
@@ -174,8 +174,8 @@ def _file_digest(path: Path) -> str:
 
 
 def seal(manifest: Mapping[str, Any]) -> str:
-    """The digest of what a manifest says, the checksum of every file included: of whoever made it.
-    What was changed since shows, although checksums are in order."""
+    """The digest of a manifest, including the checksum of every file. It detects a change of the manifest after it was
+    written, even if the checksums of files were changed with it."""
     left_out = ("seal", "sha256", _SIGNATURE)
     text = json.dumps({k: v for k, v in manifest.items() if k not in left_out}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

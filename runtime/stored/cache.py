@@ -132,7 +132,7 @@ def read(kind: str, name: str) -> bytes | None:
 
 
 def discard(kind: str, name: str, why: str) -> None:
-    """Remove an entry that is of no use. It is logged for the first one."""
+    """Remove an invalid entry. The first removal is logged."""
     folder = directory()
     if folder is None:
         return
@@ -151,7 +151,7 @@ _complained: set[str] = set()
 
 
 def write(kind: str, name: str, body: bytes) -> None:
-    """Add an entry. A cache that cannot be written is no error: it is logged once."""
+    """Add an entry. If the cache cannot be written, this is logged once and not an error."""
     folder = directory()
     if folder is None:
         return
@@ -179,7 +179,7 @@ def _say_once(message: str) -> None:
 
 
 def _most() -> int:
-    """How many bytes the cache may have."""
+    """The limit of the cache in bytes."""
     given = os.environ.get("GFLOW_CACHE_SIZE", "")
     if not given:
         return _DEFAULT_SIZE
@@ -192,7 +192,7 @@ def _most() -> int:
 
 
 def _prune(folder: Path) -> None:
-    """Remove what was not used for longest while there is too much."""
+    """Remove the least recently used entries until the cache is below its limit."""
     most = _most()
     entries = []
     for path in folder.glob("*/*"):

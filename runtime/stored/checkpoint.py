@@ -40,7 +40,7 @@ IN_DIRECTORY = "checkpoint.safetensors"
 
 def save(tree: Any, path: Path) -> None:
     """Write a checkpoint: to a file, or, where there is a directory or nothing at a path without a suffix, to a
-    directory that holds the file. Killed at any moment, the old one or the new one is whole.
+    directory that holds the file. If the process is killed at any moment, the old or the new checkpoint is complete.
 
     Raises:
         TypeError: something in it is neither a tensor nor plain data.
@@ -62,7 +62,7 @@ def save(tree: Any, path: Path) -> None:
 
 
 def write(tree: Any, path: Path) -> None:
-    """Write a checkpoint where nobody looks yet.
+    """Write a checkpoint to a path that no reader uses yet.
 
     Raises:
         OSError: the file cannot be written.
@@ -141,7 +141,7 @@ def _checksum(manifest: dict[str, Any]) -> str:
 
 
 def _flat(tensor: torch.Tensor, where: str) -> tuple[torch.Tensor, dict[str, Any]]:
-    """A tensor as a file holds it, dense and on the CPU, and what is needed to make it again."""
+    """A tensor as it is stored, dense and on the CPU, and the data that restores it."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise TypeError(f"{where!r} is a sparse or quantized tensor; save tensors that are dense")
     if tensor.dtype not in DTYPES.values():

@@ -302,7 +302,7 @@ class LoadedGraph:
             self._schedule()
 
     def _schedule(self) -> None:
-        """Step the schedulers: they read and write the parameter groups in the state."""
+        """Step the schedulers, which read and write the parameter groups in the state."""
         state = self._weights["state"]
         in_groups = [
             (entry["where"], self._numbers[name])
@@ -358,7 +358,7 @@ class LoadedGraph:
             return OrderedDict(state)
 
     def _refresh(self) -> None:
-        """Write what lives in arguments of programs to its place in the state."""
+        """Copy state that programs keep in their arguments into the state dict."""
         state = self._weights["state"]
         for name, entry in self._weights["numbers"].items():
             if entry["where"] is not None:

@@ -208,7 +208,7 @@ def check_seal(manifest: Mapping[str, Any]) -> None:
 def check_fit(
     described: Mapping[str, Any], programs: Sequence[Program], arguments: Sequence[Argument | None]
 ) -> None:
-    """The manifest's entry of a signature is of these programs.
+    """Check that a signature's entry in the manifest fits its programs.
 
     arguments: the type of each of its arguments.
 

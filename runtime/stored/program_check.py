@@ -220,8 +220,8 @@ class _Memory:
         self.reached = [0] * len(program.results)
 
     def check_results(self, program: Program) -> None:
-        """Steps reach to the end of each result that is not an argument; what none does holds anything. The token that
-        orders collectives holds nothing.
+        """Check that steps write each result that is not an argument up to its end; otherwise it would contain
+        uninitialized memory. Tokens, which order collectives, have no contents.
 
         Raises:
             ProgramError: none does.
@@ -237,8 +237,8 @@ class _Memory:
                 )
 
     def check(self, place: Place, reach: Any) -> None:
-        """So many bytes from a place on are there. A reach that depends on the call's size is negative for a piece that
-        begins behind the end: such a piece is empty."""
+        """Check that a memory has so many bytes from an address on. A reach that depends on the call's size is negative
+        for a piece that begins behind the end: such a piece is empty."""
         offset, size = fixed(place.offset, self.n), fixed(reach, self.n)
         spaces = self.spaces[place.space]
         if not (type(place.index) is int and 0 <= place.index < len(spaces)):
@@ -275,7 +275,7 @@ def _sizes(ty: TensorType, what: str) -> tuple[int, ...]:
 
 
 def _bytes(ty: TensorType, strides: tuple[int, ...], what: str) -> int:
-    """Of a strided tensor, from its first element on."""
+    """The bytes that a strided tensor spans, from its first element on."""
     shape = _sizes(ty, what)
     if len(strides) != len(shape) or any(s < 0 for s in strides):
         raise ProgramError(f"{what} has shape {list(shape)} and strides {list(strides)[:9]}")
@@ -411,6 +411,8 @@ def _check_engine(program: Program, memory: _Memory, step: EngineStep) -> None:
         if not is_row_major(found.type.shape, found.strides):
             raise ValueError(f"a result with strides {list(found.strides)}")
     unpacked(step.code)
+    if step.exact:
+        unpacked(step.exact)
 
 
 def _check_launch(program: Program, memory: _Memory, step: LaunchStep) -> None:

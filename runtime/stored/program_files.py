@@ -87,5 +87,5 @@ def all_kernels(programs: Sequence[Program]) -> tuple[dict[str, str], dict[str, 
 
 
 def runner_text() -> str:
-    """The code that calls kernels; machine code of kernels goes with one version of it."""
+    """The code that calls kernels. Machine code of kernels is compatible with one version of it."""
     return table.RUNNER_TEXT + table.GROUP_TEXT

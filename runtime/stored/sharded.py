@@ -58,7 +58,7 @@ def save_sharded(tree: Any, path: Path) -> None:
     """Write a checkpoint; all ranks call it together, with their own parts of the same tree.
 
     Raises:
-        TypeError: something in the tree is neither a tensor nor plain data, or a DTensor that ranks hold terms of, or
+        TypeError: something in the tree is neither a tensor nor plain data, or a DTensor that is a partial sum, or has
             parts of different sizes.
         OSError: it cannot be written.
     """
@@ -236,7 +236,7 @@ def _whole(
 
 @record
 class _Share:
-    """What this rank has of a tensor: part `number` of those that `axes` (dimension, ranks) split it into; of that,
+    """This rank's part of a tensor: part `number` of those that `axes` (dimension, ranks) split it into; of that,
     with a group, the piece of one of its ranks, as `fully_shard` cuts what tensor parallelism has cut."""
 
     local: torch.Tensor

@@ -79,7 +79,7 @@ class Variant:
         self.run: Callable[[list[Any]], list[torch.Tensor]] | None = None
 
     def _form(self) -> tuple[int, int]:
-        """The size of inputs that varies, rest + step * k, by what varies in the program, k."""
+        """The dynamic size of the inputs, rest + step * k, in terms of the program's dynamic size k."""
         program, places = self._places()[0]
         split = [] if self.split is None else self.split.inputs
         for position, argument in zip(places, program.arguments):
@@ -93,7 +93,7 @@ class Variant:
         return 0, 1
 
     def _info(self, given: dict[str, Any]) -> TensorInfo:
-        """An input as the manifest has it, whose sizes that vary are None."""
+        """An input as the manifest describes it; its dynamic dimensions are None."""
         size, strides = self.size, given["strides"]
         name = "" if size is None else formula(self.form, size.name)
         shape = tuple(name if s is None else s for s in given["shape"])
@@ -122,7 +122,7 @@ class Variant:
         return found
 
     def prepare(self, arena: Arena, where: torch.device) -> None:
-        """Load its programs."""
+        """Load the programs."""
         ready = [load_program(program, arena, where=where) for program in self.programs]
         if self.split is None:
             self.run = ready[0]
@@ -149,13 +149,13 @@ class Variant:
         return infos
 
     def _named(self, size: Any) -> int | str:
-        """A size of a result: a number, or how it follows from the one that varies."""
+        """A size of a result: a number, or a formula of the dynamic size."""
         if self.size is None or not isinstance(size, Extent):
             return int(size)
         return formula(size.coefficients, self.size.name)
 
     def size_of(self, tensors: Sequence[torch.Tensor]) -> int:
-        """What a call brings along of what varies in the program, if it has a size."""
+        """The dynamic size of a call, for a signature with a dynamic dimension."""
         rest, step = self.form
         return next(
             (tensor.shape[d] - rest) // step
@@ -196,7 +196,7 @@ class Variant:
     def _wrong_shape(
         self, info: TensorInfo, tensor: torch.Tensor, varying: dict[str, int]
     ) -> str | None:
-        """What shape is expected of an input in place of what it has. varying: the size that inputs before it have,
+        """The message about an input's shape: expected and found. varying: the dynamic sizes of the inputs before it,
         by name."""
         wanted = "[" + ", ".join(map(str, info.shape)) + "] expected"
         if tensor.dim() != len(info.shape):

@@ -51,7 +51,7 @@ def check_folder(path: Path) -> None:
 
 
 def read_file(path: Path, *, private: bool = False) -> bytes:
-    """The contents of a file that is this user's, no link, and that no other user may write.
+    """The contents of a file of this user that is not a link and that no other user may write.
 
     Args:
         private: no other user may read it either.
@@ -86,8 +86,8 @@ def make_folder(path: Path) -> None:
 
 
 def is_foreign(path: Path) -> str:
-    """Why a file or folder that is run from is not to be trusted; "" if only its owner, this user or
-    root, may write it."""
+    """The reason why a file or folder with code is not trusted; "" if its owner is this user or root, and only the
+    owner may write it."""
     found = path.stat()
     if found.st_uid not in (os.geteuid(), 0):
         return f"{path} belongs to user {found.st_uid}"

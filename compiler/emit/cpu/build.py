@@ -33,13 +33,17 @@ from .product.packed import steps as packed
 from .program_builder import Builder
 
 
-def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program:
+def build_program(
+    function: func.FuncOp, *, threads: int, blas: bool,
+    on_kernels: Callable[[Mapping[str, str], Mapping[str, str]], None] | None = None,
+) -> Program:  # fmt: skip
     """Generate code for a planned function.
 
     Args:
         function: the function, after `gflow-plan-memory`.
         threads: the most threads that kernels run on.
         blas: whether the runtime found BLAS functions that generated code can call.
+        on_kernels: called with kernels and the declarations of what they call, by name, as soon as there are many.
 
     Raises:
         CannotLower: an op has no address or no CPU kernel, since the pipeline lacks a pass.
@@ -52,6 +56,8 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
             add_op(b, o)
         if launch is not None:
             _merge(b, first)
+        if on_kernels is not None and (made := b.new_kernels()):
+            on_kernels(made, declarations(b.externals, b.declared))
     return Program(
         name=ir.StringAttr(function.attributes["sym_name"]).value,
         ir="",

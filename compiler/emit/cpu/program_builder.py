@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from gflow.compiler.ir.errors import CannotLower
@@ -25,6 +26,9 @@ from .region.render import render
 #: ops that are left out of kernels' names
 _UNTOLD = frozenset({"load", "const", "index", "convert", "select", "compare"})
 
+#: characters of kernels' text from which on LLVM begins with them: it takes about 0.2 s for so many
+_MANY = 100_000
+
 #: by structure of a kernel: its function's name and text, and the functions that it calls
 _rendered: dict[tuple[Any, ...], tuple[str, str, frozenset[str]]] = {}
 
@@ -44,8 +48,17 @@ class Builder(Placement):
         self.externals: set[str] = set()
         self.declared: dict[str, str] = {}
         self.choice = Choice("none")  # the choice of the op whose steps are being added
+        self._taken = 0  # kernels that `new_kernels` has returned
 
     # -- kernels
+
+    def new_kernels(self) -> dict[str, str]:
+        """The kernels since it last returned some, if they are many; else none."""
+        new = dict(islice(self.kernels.items(), self._taken, None))
+        if sum(map(len, new.values())) < _MANY:
+            return {}
+        self._taken = len(self.kernels)
+        return new
 
     def launch(
         self,

@@ -392,6 +392,18 @@ def _max_pool_of_numbers(w: Writer, call: Call, names: Names) -> Names:
     return [w.choice(finite, lambda: w.node("Identity", [found]), exact)]
 
 
+def _max_pool_with_probe(w: Writer, call: Call, names: Names) -> Names:
+    """Write a max pooling, and a value that tells whether `_max_pool_of_numbers` is needed.
+
+    An `If` would end the blocked layout of the convolutions around the pooling, and their fusions. A GlobalAveragePool
+    of the pooling's input keeps both.
+    """
+    found = _max_pool(w, call, names)
+    means = w.node("GlobalAveragePool", [_first(w, call, names[0], call.type.rank)])
+    w.probes.append(w.node("ReduceSum", [means], keepdims=0))
+    return found
+
+
 def _pools(call: Call) -> bool:
     return windows.regular(call.attrs) and _F32(call) and call.attrs["positions"] == "none"
 
@@ -533,3 +545,5 @@ FORM = Form("ONNX", ROWS, frozenset(NUMPY), ON_RANKS, _refuse)
 EXACT = replace(
     FORM, rows={**ROWS, "max_pool": Row("`MaxPool`, `If`", _max_pool_of_numbers, _pools)}
 )
+#: the same with a probe: a faster model, whose results are used if the probe is finite
+PROBED = replace(FORM, rows={**ROWS, "max_pool": Row("`MaxPool`", _max_pool_with_probe, _pools)})

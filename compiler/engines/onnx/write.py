@@ -66,10 +66,13 @@ def write_function(
         return Written(_written(block, form, names, results, values or {}, given, shown), dropped)
 
 
-def write_region(op: ir.Operation, form: Form, bytes_for_bools: bool = False) -> bytes:
+def write_region(op: ir.Operation, form: Form, bytes_for_bools: bool = False) -> tuple[bytes, bool]:
     """Write the region of an op as a model file; the op is not modified.
 
     form: the engine's format. bytes_for_bools: bool inputs and outputs are uint8 in the file.
+
+    Returns:
+        The model, and whether its last output is a probe: a number that is finite if the results are right.
 
     Raises:
         EngineError: as `write_function`.
@@ -79,7 +82,7 @@ def write_region(op: ir.Operation, form: Form, bytes_for_bools: bool = False) ->
         results = [f"out{n}" for n in range(len(op.results))]
         given = [list(op.operands).index(v) for v in size_values(op)]
         model = _written(block, form, names, results, {}, given, bytes_for_bools=bytes_for_bools)
-        return model.SerializeToString()
+        return model.SerializeToString(), len(model.graph.output) > len(results)
 
 
 def _names(function: func.FuncOp, attribute: str, count: int) -> list[str]:
@@ -160,6 +163,10 @@ def _written(
             value = renamed.get(value, value)
             w.nodes.append(w.helper.make_node("Identity", [value], [name], name=name))
         outputs.append(_value(w, name, passed(ty)))
+    if w.probes:
+        name = w.name("probe")
+        w.nodes.append(w.helper.make_node("Sum", w.probes, [name], name=name))
+        outputs.append(_value(w, name, TensorType((), "f32")))
     if w.bytes > _MOST_BYTES:
         raise EngineError("the constants and weights have more bytes than a file of ONNX can hold")
     # a node of its own that gives a result another name trips ONNX Runtime's fusions where others read the value, too

@@ -34,6 +34,7 @@ class Writer:
         sizes: the values of the program's dynamic sizes, int64 of shape [1], the first size first.
         constants: constant nodes, which precede all others; weights are initializers.
         bytes: the bytes of constants and initializers.
+        probes: 0-d float32 values that are finite if nodes that ignore NaN and infinities get none.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,7 @@ class Writer:
         self.bytes = 0
         self.scope = ""
         self.sizes: list[str] = []
+        self.probes: list[str] = []
         self._taken: set[str] = set()
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._computed: dict[int, str] = {}

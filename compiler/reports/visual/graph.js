@@ -9,7 +9,7 @@ const PHASE_COLOURS = ['#4e79a7', '#f28e2b', '#59a14f'], NONE = 'var(--panel)';
 const SHARDING_COLOURS = ['#4e79a7', '#f28e2b', '#59a14f', '#b07aa1', '#e15759', '#76b7b2', '#9c755f', '#edc948'];
 const READERS = NODES.map(() => []);
 NODES.forEach((n, i) => n[INPUTS].forEach(j => READERS[j].push(i)));
-const MOST_BOXES = 60, LEAST_SCALE = 0.8, READABLE = 0.9;
+const MOST_BOXES = 60, LEAST_SCALE = 0.8, READABLE = 0.9, LEAST_READ = 0.3;
 let shapes = new Map(), lines = [], picked = null, found = new Set(), seen = null;
 
 const mix = (colour, share) => `color-mix(in oklab, ${colour} ${(100 * share).toFixed(1)}%, var(--panel))`;
@@ -292,7 +292,7 @@ keys({
   o: ['out to the module around', () => picked && picked.parent !== root && picked.parent && pick(picked.parent)],
 });
 function step(by) {
-  const list = [...shapes.keys()].sort((a, b) => a.first - b.first || a.depth - b.depth);
+  const list = [...shapes.keys()]; // each module before its parts
   const i = list.indexOf(picked);
   const t = list[i < 0 ? 0 : (i + by + list.length) % list.length];
   pick(t);
@@ -327,6 +327,13 @@ function fit() {
   const s = scale() || 1, w = svg.clientWidth / s, h = svg.clientHeight / s;
   seen.set([root.w / 2 - w / 2, root.h / 2 - h / 2 - 10 / s, w, h]);
 }
+// the top of the first module, large enough to be read
+function begin() {
+  const t = root.kids.find(k => k.open);
+  if (!t) return;
+  const [x, y] = whereIs(t), w = svg.clientWidth / READABLE, h = svg.clientHeight / READABLE;
+  seen.set([x + t.w / 2 - w / 2, y - 20, w, h]);
+}
 function setAll(open) {
   const visit = t => t.kids.forEach(k => { if (k.kids.length) { visit(k); k.open = open; } });
   visit(root);
@@ -337,6 +344,7 @@ document.getElementById('more').onclick = () => {
   if (NODES.length <= 3000) setAll(true);
   else [...shapes.keys()].forEach(t => { if (t.kids.length && shapes.size < 3000) t.open = true; });
   draw(); fit();
+  if (scale() < LEAST_READ) begin();
 };
 document.getElementById('help').onclick = () => help();
 document.getElementById('less').onclick = () => { setAll(false); pick(null); draw(); fit(); };

@@ -1,6 +1,7 @@
 // The tree of modules over the ops, and what flows between siblings.
 const LABEL = 0, PATH = 1, TYPE = 2, PLACE = 3, INPUTS = 4, READS = 5, OUTPUTS = 6, TIME = 7, BYTES = 8, KIND = 9,
   AGAIN = 10, SHARDING = 11, IR = 12;
+const ARGUMENT = 5; // of kinds
 const PHASES = ['forward', 'backward', 'optimizer'];
 const FEW = 60; // a module with more parts shows them in runs
 
@@ -26,6 +27,9 @@ function makeTree(nodes, paths) {
   });
   joinChains(root);
   summed(root, nodes);
+  placed(root, nodes, nodes.findIndex(n => n[BYTES] && paths[n[PATH]].startsWith('backward:')));
+  ancestors(root, 0);
+  ordered(root, sources(leaves, nodes));
   inRuns(root);
   ancestors(root, 0);
   return {root, leaves};
@@ -43,12 +47,12 @@ function joinChains(t) {
 }
 
 function summed(t, nodes) {
-  t.count = 0; t.time = 0; t.bytes = 0; t.again = 0; t.first = Infinity;
+  t.count = 0; t.time = 0; t.bytes = 0; t.again = 0;
   t.kinds = [0, 0, 0, 0, 0, 0];
   t.shardings = new Map();
   if (t.op >= 0) {
     const n = nodes[t.op];
-    t.count = 1; t.time = n[TIME]; t.bytes = n[BYTES]; t.again = n[AGAIN]; t.first = t.op;
+    t.count = 1; t.time = n[TIME]; t.bytes = n[BYTES]; t.again = n[AGAIN];
     t.kinds[n[KIND]] = 1;
     if (n[SHARDING]) t.shardings.set(n[SHARDING], 1);
   }
@@ -57,21 +61,64 @@ function summed(t, nodes) {
 
 function added(t, k) {
   t.count += k.count; t.time += k.time; t.bytes += k.bytes; t.again += k.again;
-  t.first = Math.min(t.first, k.first);
   k.kinds.forEach((n, i) => { t.kinds[i] += n; });
   k.shardings.forEach((n, s) => t.shardings.set(s, (t.shardings.get(s) || 0) + n));
 }
 
-// many parts side by side cannot be read: runs of them, in program order, are boxes of their own
+// where a part is in the program: the op by which it has moved half of its bytes. Ops that only read arguments (transposes
+// of weights) and checks of them may run early, and what comes of the forward after the backward began is recomputed: they
+// count where a part has no others
+function placed(t, nodes, end) {
+  const all = t.op >= 0 ? [t.op] : t.kids.flatMap(k => placed(k, nodes, end)).sort((a, b) => a - b);
+  const computed = all.filter(i => nodes[i][LABEL] !== 'check' && nodes[i][INPUTS].some(j => nodes[j][KIND] !== ARGUMENT));
+  const early = phaseOf(t) === 0 ? computed.filter(i => i < end) : computed;
+  const known = [early, computed, all].find(found => found.length);
+  let left = known.reduce((sum, i) => sum + nodes[i][BYTES], 0) / 2;
+  t.at = known.find(i => (left -= nodes[i][BYTES]) <= 0);
+  return all;
+}
+
+// siblings that give data to each part; a check gives none
+function sources(leaves, nodes) {
+  const found = new Map();
+  nodes.forEach((n, i) => n[INPUTS].forEach(j => {
+    if (nodes[j][LABEL] === 'check') return;
+    const [a, b] = siblings(leaves[j], leaves[i]);
+    if (a !== b) (found.get(b) || found.set(b, new Set()).get(b)).add(a);
+  }));
+  return found;
+}
+
+// phases, and parts by where they are, each after the parts that only give it data
+function ordered(t, from) {
+  const left = new Set(t.kids.sort((a, b) => phaseOf(a) - phaseOf(b) || a.at - b.at)), list = [];
+  const put = k => {
+    if (!left.delete(k)) return;
+    for (const a of from.get(k) || []) if (phaseOf(a) === phaseOf(k) && !(from.get(a) || new Set()).has(k)) put(a);
+    list.push(k);
+  };
+  t.kids.forEach(put);
+  t.kids = list;
+  t.kids.forEach(k => ordered(k, from));
+}
+
+function siblings(a, b) {
+  while (a.depth > b.depth) a = a.parent;
+  while (b.depth > a.depth) b = b.parent;
+  while (a.parent !== b.parent) { a = a.parent; b = b.parent; }
+  return [a, b];
+}
+
+// many parts side by side cannot be read: runs of them, in this order, are boxes of their own
 function inRuns(t) {
   t.kids.forEach(inRuns);
-  t.kids.sort((a, b) => a.first - b.first);
   while (t.kids.length > FEW) {
     const runs = [];
     for (let i = 0; i < t.kids.length; i += FEW) {
       const kids = t.kids.slice(i, i + FEW), last = kids[kids.length - 1];
-      const run = {name: `${kids[0].name} … ${last.name}`, path: t.path, parent: t, kids, open: false, op: -1,
-        count: 0, time: 0, bytes: 0, again: 0, first: Infinity, kinds: [0, 0, 0, 0, 0, 0], shardings: new Map()};
+      const ends = [(kids[0].ends || [kids[0].name])[0], (last.ends || [0, last.name])[1]];
+      const run = {name: ends.join(' … '), ends, path: t.path, parent: t, kids, open: false, op: -1,
+        count: 0, time: 0, bytes: 0, again: 0, kinds: [0, 0, 0, 0, 0, 0], shardings: new Map()};
       for (const k of kids) { k.parent = run; added(run, k); }
       runs.push(run);
     }
@@ -97,9 +144,7 @@ function siblingEdges(tree, nodes) {
     for (const j of n[INPUTS]) {
       let a = shown[j], b = shown[i];
       if (a === b) continue;
-      while (a.depth > b.depth) a = a.parent;
-      while (b.depth > a.depth) b = b.parent;
-      while (a.parent !== b.parent) { a = a.parent; b = b.parent; }
+      [a, b] = siblings(a, b);
       if (a === b) continue;
       if (!found.has(a.parent)) found.set(a.parent, new Map());
       const pairs = found.get(a.parent);
@@ -114,7 +159,7 @@ function siblingEdges(tree, nodes) {
 function titleOf(t) {
   if (t.op >= 0 || !/^\d/.test(t.name) || !t.parent || !t.parent.parent) return t.name;
   let p = t.parent;
-  while (p.parent && p.path === t.path) p = p.parent; // runs have the path of their module
+  while (p.ends) p = p.parent; // out of runs
   return `${p.name.split('.').pop()}.${t.name}`;
 }
 

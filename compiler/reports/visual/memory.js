@@ -28,6 +28,7 @@ svg.setAttribute('preserveAspectRatio', 'none');
 function moved(box) {
   names.clear();
   marks.textContent = '';
+  outline(svg.clientHeight / box[3]);
   const ax = x => (x - box[0]) / box[2], ay = y => (y - box[1]) / box[3];
   for (const n of ticks(Math.max(0, box[0] / sx), Math.min(DATA.steps.length, (box[0] + box[2]) / sx), svg.clientWidth / 110)) {
     if (n % 1) continue;
@@ -43,10 +44,10 @@ function moved(box) {
     const from = Math.max(0, ax(first * sx)), to = Math.min(1, ax((last + 1) * sx));
     if ((to - from) * svg.clientWidth > name.length * 8) names.put(name, (from + to) / 2, null, 'phases');
   });
-  // two limits at one height stand side by side
+  // two limits may be at one height: one's label is at the left, the other's at the right
   limits.forEach(([text, size], i) => {
     const y = ay(H - size * sy);
-    if (y >= 0 && y <= 1) names.put(text, i ? .24 : .08, y, 'limits');
+    if (y >= 0 && y <= 1) names.put(text, i ? null : Math.max(.08, 76 / svg.clientWidth), y, i ? 'limits right' : 'limits');
   });
   // the line of live bytes has its name at its highest step
   const top = DATA.steps.reduce((best, s, i) => s[1] > DATA.steps[best][1] ? i : best, 0);
@@ -54,6 +55,13 @@ function moved(box) {
   if (lx >= 0 && lx <= .9 && ly >= 0 && ly <= .95) names.put('live bytes', lx, ly + .025, 'live-name');
   names.put('step of the program', null, null, 'axis x');
   names.put('address', null, null, 'axis y');
+}
+// a line around a value of less than three pixels would hide its colour
+let drawn = 0;
+function outline(pixels) {
+  if (pixels === drawn) return;
+  drawn = pixels;
+  for (const r of values.children) r.classList.toggle('thin', DATA.values[r.getAttribute('data-i')][1] * sy * pixels < 3);
 }
 const seen = view(svg, [-W * .075, -H * .06, W * 1.085, H * 1.13], moved);
 document.getElementById('fit').onclick = () => seen.reset();

@@ -66,12 +66,26 @@ function view(svg, home, change, flat) {
     else zoom(Math.exp(e.deltaY * 0.0015), at(e));
   }, {passive: false});
   let from = null;
+  const fingers = new Map(), apart = () => {
+    const [a, b] = fingers.values();
+    return Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY) || 1;
+  };
   svg.addEventListener('pointerdown', e => {
     from = at(e);
+    fingers.set(e.pointerId, e);
     try { svg.setPointerCapture(e.pointerId); } catch { /* a pointer that is not there */ }
   });
-  svg.addEventListener('pointerup', () => { from = null; });
+  for (const end of ['pointerup', 'pointercancel'])
+    svg.addEventListener(end, e => { from = null; fingers.delete(e.pointerId); });
   svg.addEventListener('pointermove', e => {
+    if (fingers.size === 2 && fingers.has(e.pointerId)) { // two fingers zoom
+      const before = apart();
+      fingers.set(e.pointerId, e);
+      const [a, b] = fingers.values();
+      zoom(before / apart(), at({clientX: (a.clientX + b.clientX) / 2, clientY: (a.clientY + b.clientY) / 2}));
+      from = null;
+      return;
+    }
     if (!from) return;
     const p = at(e);
     set([box[0] + from.x - p.x, box[1] + from.y - p.y, box[2], box[3]]);

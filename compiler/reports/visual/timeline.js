@@ -43,8 +43,9 @@ function moved(box) {
 }
 const widest = Math.max(...DATA.rows.map(r => r.length), 1) * 7.2 + 20;
 const margin = Math.min(0.3, widest / Math.max(svg.clientWidth, 1)) * W / 0.7;
-// a row is as high as its text needs; many rows share the window
-const home = () => [-margin, -ROW * .5, W + margin + 12, Math.max(H + ROW * 1.6, svg.clientHeight)];
+// the table below has what a few rows leave of the window; many rows share two thirds of it
+const home = () => [-margin, -ROW * .5, W + margin + 12, H + ROW * 1.6];
+document.getElementById('chart').style.height = `min(65%, ${H * 1.2 + ROW * 1.9}px)`;
 const seen = view(svg, home(), moved, true);
 document.getElementById('fit').onclick = () => seen.reset(home());
 document.getElementById('help').onclick = () => help();
@@ -71,6 +72,33 @@ find.oninput = () => {
   }
   hits.textContent = wanted === '' ? '' : `${count} found, ${time(sum)}`;
 };
+// the sums of spans of one name, the longest first; a click finds them
+const sums = new Map();
+DATA.spans.forEach(([, , length, label, kind]) => {
+  const name = DATA.labels[label][0], key = `${kind} ${name}`;
+  const sum = sums.get(key) || {name, kind, count: 0, seconds: 0};
+  sum.count += 1; sum.seconds += length;
+  sums.set(key, sum);
+});
+const MOST_SUMS = 200, table = document.createElement('table'), head = table.createTHead().insertRow();
+for (const title of ['name', 'kind', 'times', 'sum', 'of the timeline']) {
+  const th = document.createElement('th');
+  th.textContent = title;
+  head.append(th);
+}
+const lines = table.createTBody();
+[...sums.values()].sort((a, b) => b.seconds - a.seconds).slice(0, MOST_SUMS).forEach(sum => {
+  const row = lines.insertRow(), [name, colour] = DATA.kinds[sum.kind];
+  const button = document.createElement('button'), dot = document.createElement('i');
+  button.textContent = sum.name;
+  button.onclick = () => { find.value = find.value === sum.name ? '' : sum.name; find.oninput(); };
+  dot.style.background = colour;
+  row.insertCell().append(button);
+  row.insertCell().append(dot, name);
+  for (const text of [sum.count.toLocaleString('en'), time(sum.seconds), `${(100 * sum.seconds / DATA.seconds).toFixed(1)} %`])
+    row.insertCell().textContent = text;
+});
+document.getElementById('sums').append(table);
 // keys: from one span to the next, with what it is
 let picked = -1;
 function step(by) {

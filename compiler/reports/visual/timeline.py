@@ -48,7 +48,7 @@ def timeline_page(title: str, line: Timeline) -> str:
     facts = {
         "step, simulated": time_text(line.seconds),
         "waiting, at most": ratio(waited, line.seconds) or "0 %",
-        "idle, first": f"{100 * line.idle(first):.1f} %" if first else "-",
+        "idle, first rank": f"{100 * line.idle(first):.1f} %" if first else "-",
     }
     return spans_page(title, line.seconds, facts, [*words.values(), "collective"], spans)
 
@@ -91,7 +91,7 @@ def spans_page(
         ]
     )
     body = (
-        f'<svg id="line" role="img" tabindex="0" aria-label="{escape(title)}: over time"></svg>'
-        '<div id="names"></div>'
+        f'<div id="chart"><svg id="line" role="img" tabindex="0" aria-label="{escape(title)}: over time"></svg>'
+        '<div id="names"></div></div><div id="sums"></div>'
     )
     return page(f"{title}: timeline", "timeline", header, body, data)

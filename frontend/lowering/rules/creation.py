@@ -1,4 +1,4 @@
-"""Tensors from nothing: full, arange, linspace, windows, eye."""
+"""Tensors without operands: full, arange, linspace, windows, eye."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def zero_tensor(em: Emitter, shape: Any, **options: Any) -> Value:
 
 @lowers("aten.empty_permuted", "aten.empty_strided", "aten.new_empty_strided")
 def empty_strided(em: Emitter, *args: Any, **options: Any) -> Value:
-    """Zeros where PyTorch leaves memory as it is; strides are the compiler's."""
+    """Zeros, where PyTorch leaves memory uninitialized; the compiler chooses strides."""
     return em.full(0, em.current_results[0].shape, mlir_dtype(em.current_results[0].dtype))
 
 
@@ -119,7 +119,8 @@ _MOST = 1 << 14
 
 
 def _made(em: Emitter, make: Callable[[torch.dtype], torch.Tensor]) -> Value | None:
-    """A tensor as PyTorch makes it, to the bit; None where it is large, of sizes that vary, or for a GPU.
+    """The tensor that PyTorch computes, as a constant; None where it is large, has a dynamic dimension, or is for a
+    GPU.
 
     PyTorch's kernels round these step by step, in an order that depends on the processor's vectors.
     """
@@ -159,7 +160,7 @@ def _ramp(em: Emitter, start: Any, step: Any, count: int, dtype: str) -> Value:
 
 @lowers("aten.hann_window.default", "aten.hann_window.periodic")
 def hann_window(em: Emitter, length: int, periodic: bool = True, **options: Any) -> Value:
-    """A Hann window, to the bit.
+    """A Hann window, bit for bit PyTorch's.
 
     Raises:
         Unsupported: one that is not kept as a constant.

@@ -1,4 +1,4 @@
-"""Padding, triangles, and the ops that write a slice back into a whole."""
+"""Padding, triangles, and ops that write a slice into a tensor."""
 
 from __future__ import annotations
 

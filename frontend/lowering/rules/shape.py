@@ -1,4 +1,4 @@
-"""Views, permutations, slices and their scatters: positions renamed, values untouched."""
+"""Views, permutations, slices and joins: ops that move elements and do not compute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def wrap(dim: int, rank: int) -> int:
 
 
 def _sizes(shape: Any, numel: int) -> tuple[int, ...]:
-    """A shape with its -1 worked out."""
+    """A shape with its -1 resolved."""
     shape = tuple(shape)
     if any(isinstance(s, Value) for s in shape):
         raise Unsupported("a traced size")
@@ -32,7 +32,7 @@ def _sizes(shape: Any, numel: int) -> tuple[int, ...]:
 @lowers("aten.view.default", "aten.reshape", "aten._unsafe_view", "aten.view_copy.default",
         "aten._reshape_alias", "aten._reshape_copy", "aten.reshape_copy")  # fmt: skip
 def view(em: Emitter, x: Value, shape: Any, stride: Any = None) -> Value:
-    """`x` with another shape; a size of −1 is what is left. Strides are the compiler's."""
+    """`x` with another shape; a size of −1 is inferred. The compiler chooses strides."""
     return em.reshape(x, _sizes(shape, x.numel))
 
 
@@ -280,7 +280,7 @@ def flip(em: Emitter, x: Value, dims: Any) -> Value:
 
 @lowers("aten.roll")
 def roll(em: Emitter, x: Value, shifts: Any, dims: Any = ()) -> Value:
-    """Elements moved along dimensions, round at the end; without dims, as one dimension."""
+    """Elements moved along dimensions, from the end to the start; without dims, along the flattened tensor."""
     shifts = [shifts] if isinstance(shifts, int) else list(shifts)
     dims = [dims] if isinstance(dims, int) else list(dims)
     if x.numel == 0:

@@ -41,7 +41,7 @@ def strided_take(
     """Element offset + Σ i·stride of x's row-major elements, for each position i of `shape`.
 
     Raises:
-        Unsupported: the view's end depends on a size that varies.
+        Unsupported: the view's end depends on a dynamic dimension.
         LoweringError: the view reaches beyond the elements of `x`.
     """
     flat = x.reshape((x.numel,))

@@ -1,4 +1,4 @@
-"""Reports warnings of PyTorch's Python code at the author's line, while a graph is traced."""
+"""Reports warnings of PyTorch at the author's line, while a graph is traced."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from .location import is_user_code
+from .location import is_user_code, owner_of, user_frame
 from .threads import here_only, replaced
 
 
 @contextlib.contextmanager
 def warnings_at_user_lines() -> Iterator[None]:
-    """Within, `warnings.warn` of library code reports the innermost line of the author's."""
-    original = warnings.warn
+    """Within, warnings of library code report the innermost line of the author's.
+
+    `warnings.warn` is replaced for Python code. Warnings of PyTorch's C++ code carry the line of the innermost Python
+    frame, so `warnings.showwarning` corrects them."""
+    original, shown = warnings.warn, warnings.showwarning
 
     def warn(
         message: Any, category: Any = None, stacklevel: int = 1, *rest: Any, **more: Any
@@ -38,5 +41,15 @@ def warnings_at_user_lines() -> Iterator[None]:
             registry=frame.f_globals.setdefault("__warningregistry__", {}),
         )
 
-    with replaced((warnings, "warn", here_only(original, warn))):
+    def show(
+        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+    ) -> None:
+        if owner_of(filename) != "user":
+            filename, lineno = user_frame()
+        shown(message, category, filename, lineno, file, line)
+
+    with replaced(
+        (warnings, "warn", here_only(original, warn)),
+        (warnings, "showwarning", here_only(shown, show)),
+    ):
         yield

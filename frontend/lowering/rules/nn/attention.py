@@ -1,7 +1,7 @@
 """Scaled dot product attention, by whichever of PyTorch's kernels the device chose: `gflow.attention`.
 
 PyTorch's tensors are [batch, head, position, channel], the op's [batch, position, head, channel]. The transposes
-are views, and what projections make is in the op's order in memory.
+are views, since the result of a projection is stored in the op's order.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _rest(em: Emitter, stream: int | None, first: int) -> list[Value | None]:
 
 
 def _fitted(em: Emitter, sums: Value) -> Value:
-    """The logarithms in the shape that this kernel of PyTorch gives; some round positions up."""
+    """The log-sum-exp in the shape that this kernel of PyTorch gives; some kernels round the number of positions up."""
     want = em.current_results[1]
     if want is None or math.prod(want.shape) == sums.numel:
         return sums if want is None else sums.reshape(want.shape)
@@ -114,9 +114,10 @@ def _fitted(em: Emitter, sums: Value) -> Value:
 
 
 def _one_position(em: Emitter, q: Value, k: Value, v: Value, scale: float | None) -> list[Value]:
-    """Of one position, as a token beside its cache: a row of sums, its softmax, a sum of rows, which are fused loops
-    without a call of PyTorch's kernel, that must be bound anew whenever the cache has grown. Where all scores of a
-    row are -inf, its weights are 0, as in that kernel."""
+    """Attention of one query position, as in decoding with a cache: scores, softmax and weighted sum as fused loops.
+
+    A call of PyTorch's kernel would have to be bound again whenever the cache has grown. Where all scores of a row are
+    -inf, its weights are 0, as in that kernel."""
     scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = (q * k).sum([3]) * float(scale)  # [batch, head, position]
     top = em.reduce(scores, "max", [2], keepdim=True)
@@ -191,7 +192,7 @@ def flash_backward(
     cum_k: Any, max_q: Any, max_k: Any, dropout: float, causal: bool, seed: Value, offset: Any, *,
     scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
-    """Gradients of q, k and v; masks of dropout are made again from the seed."""
+    """Gradients of q, k and v; dropout masks are recomputed from the seed."""
     _limits(q, v)
     return _backward(em, dy, q, k, v, y, sums, None, dropout, causal, scale, seed)[:3]
 

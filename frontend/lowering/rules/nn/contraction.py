@@ -1,4 +1,4 @@
-"""Matrix products. Transposed operands stay `gflow.transpose`: views, free later on."""
+"""Matrix products. A transposed operand is a `gflow.transpose`, which later becomes a view."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def dot(em: Emitter, a: Value, b: Value) -> Value:
 
 
 def _accumulated(em: Emitter, x: Value, product: Value, beta: Any, alpha: Any) -> Value:
-    """beta * x + alpha * product; beta = 0 ignores x, NaN and all."""
+    """beta * x + alpha * product; beta = 0 ignores x, including its NaN."""
     dtype = product.dtype
     total = scaled(product.compute(), alpha)
     if isinstance(beta, Value) or beta != 0:

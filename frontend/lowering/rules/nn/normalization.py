@@ -27,7 +27,7 @@ _SAMPLES = 4
 def _typical(em: Emitter, x: Value, dims: Sequence[int]) -> Value:
     """The mean of some elements that are spread over `dims`, in the other dimensions' shape.
 
-    They are read before x is made wider: only kernels may read what is wider than what is stored.
+    They are read before x is converted to a wider type, since a wider value has no buffer outside of kernels.
     """
     kept = tuple(s for d, s in enumerate(x.shape) if d not in dims)
     found: list[tuple[tuple[int, ...], Value]] = []

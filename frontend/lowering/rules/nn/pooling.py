@@ -47,7 +47,7 @@ def _each(given: Any, spatial: int) -> tuple[int, ...]:
 def _windows(
     spatial: int, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> dict[str, Any]:  # fmt: skip
-    """What a pooling op says of its windows."""
+    """The attributes of a pooling op: window, stride, padding, dilation."""
     kernel, padding, dilation = (_each(v, spatial) for v in (kernel, padding, dilation))
     stride = _each(stride, spatial) if not isinstance(stride, tuple | list) or stride else kernel
     found: dict[str, Any] = {"kernel": kernel, "stride": stride, "padding": padding}
@@ -69,7 +69,7 @@ def _mean_windows(
 
 
 def _tiling(x: Value, windows: dict[str, Any], spatial: int) -> tuple[int, ...] | None:
-    """The kernel, where windows tile the input, and a window's mean is all there is to them."""
+    """The window's size, if windows tile the input and an average pooling is their mean; otherwise None."""
     sizes = x.shape[x.rank - spatial :]
     if x.numel == 0 or "divisor" in windows:
         return None
@@ -86,7 +86,7 @@ def _tiling(x: Value, windows: dict[str, Any], spatial: int) -> tuple[int, ...] 
 def _emit(
     em: Emitter, name: str, operands: Sequence[Value], spatial: int, attrs: dict[str, Any]
 ) -> list[Value]:
-    """The op on batches; one of PyTorch's calls may be without."""
+    """Emit the op with a batch dimension, which PyTorch's call may lack."""
     single = operands[0].rank == spatial + 1
     if single:
         operands = [v.reshape((1, *v.shape)) for v in operands]
@@ -105,7 +105,7 @@ _MOST_PLACES = 27
 
 
 def _of_slices(em: Emitter, x: Value, spatial: int, windows: dict[str, Any]) -> Value | None:
-    """The maximum of one slice for each place in a window; None where that gains nothing."""
+    """The maximum of one slice for each place in a window; None where it is not faster."""
     want = em.current_results[0]
     kernel, stride, padding = (windows.get(n, ()) for n in ("kernel", "stride", "padding"))
     if want.device.type != "cpu" or em.for_onnx or "size" in windows or windows.get("ceil_mode"):
