@@ -67,8 +67,9 @@ finish_types() {
 }
 
 wait "$browser" # its tests would be skipped
-# a worker for each core; a file's tests share what they set up, so they stay together
-run_pytest() { python -m pytest -n auto --dist loadfile --durations=10 "${marks[@]}" 2>&1 | tee "$log"; }
+# a worker more than cores, since tests wait for processes that they start; a file's tests share what they set up, so
+# they stay together
+run_pytest() { python -m pytest -n "$(($(nproc) + 1))" --dist loadfile --durations=10 "${marks[@]}" 2>&1 | tee "$log"; }
 check "pytest" run_pytest
 check "types" finish_types
 
