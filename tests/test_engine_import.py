@@ -25,7 +25,7 @@ from gflow.functions.imported import read_function
 from gflow.functions.torch_ops import OPERATIONS
 
 #: what the writer writes that is not read, or not in all forms
-NOT_READ = ("stablehlo.scatter", "stablehlo.reduce_window", "stablehlo.gather", "stablehlo.reduce",
+NOT_READ = ("stablehlo.scatter", "stablehlo.gather", "stablehlo.reduce",
             "stablehlo.while", "stablehlo.sort")  # fmt: skip
 
 
@@ -164,6 +164,44 @@ def test_convolutions_of_jax(layout: tuple[str, str, str], window: dict[str, Any
 
     x, w = (rand(*(s[c] for c in name)) for s, name in ((sizes, layout[0]), (kernel, layout[1])))
     same(f, x, w, tol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_windows_of_jax(dtype: str) -> None:
+    jax = pytest.importorskip("jax")
+    lax, inf = jax.lax, np.array(np.inf if dtype == "float32" else 2**31 - 1, dtype)
+    zero, one = np.zeros((), dtype), np.ones((), dtype)
+
+    def f(x: Any, line: Any) -> Any:
+        return (
+            lax.reduce_window(x, -inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME"),
+            lax.reduce_window(x, inf, lax.min, (1, 1, 2, 3), (1, 3, 1, 2), "VALID"),
+            lax.reduce_window(x, zero, lax.add, (1, 1, 2, 2), (1, 1, 2, 1), ((0, 0), (0, 0), (2, 1), (1, 1))),
+            lax.reduce_window(x, one, lax.add, (2, 1, 1, 1), (1, 1, 1, 1), "VALID"),
+            lax.reduce_window(x, one, lax.max, (1, 2, 2, 1), (1, 1, 1, 1), "SAME", window_dilation=(1, 2, 1, 1)),
+            lax.reduce_window(x, zero, lax.add, (2, 1, 2, 2), (1, 1, 2, 1), "SAME", base_dilation=(1, 2, 1, 2)),
+            lax.reduce_window(x, one, lax.mul, (1, 2, 1, 1), (1, 1, 1, 1), "VALID"),
+            lax.reduce_window(line, -inf, lax.max, (3,), (2,), "VALID"),
+            jax.numpy.cumsum(line),
+        )  # fmt: skip
+
+    same(f, (4 * rand(2, 6, 7, 4)).astype(dtype), (4 * rand(9)).astype(dtype))
+
+
+def test_gradients_of_windows_of_jax() -> None:
+    jax = pytest.importorskip("jax")
+    lax = jax.lax
+
+    def f(x: Any) -> Any:
+        most = lax.reduce_window(x, -np.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+        total = lax.reduce_window(x, 0.0, lax.add, (1, 2, 1, 1), (1, 1, 1, 1), "SAME")
+        return most.sum() + (total * total).sum()
+
+    x = rand(2, 6, 7, 4)
+    given = torch.from_numpy(x).requires_grad_()
+    flow.from_stablehlo(exported(f, x))(given).backward()
+    want = torch.from_numpy(np.array(jax.grad(f)(x)))
+    torch.testing.assert_close(given.grad, want, rtol=1e-5, atol=1e-5)
 
 
 def test_indexing_of_jax() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from gflow.lowering.dtypes import TO_TORCH
 
@@ -112,8 +113,23 @@ def _convolution(x: Tensor, weight: Tensor, a: Attrs) -> Tensor:
                              [0] * spatial, a["groups"])  # fmt: skip
 
 
-#: by name: a function from the op's attributes to the function that computes its results; convolutions are
-#: channels-first
+def _max_pool(x: Tensor, a: Attrs) -> Tensor:
+    pool: Any = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[x.dim() - 3]
+    return pool(x, a["kernel"], a["stride"], a["padding"], a["dilation"])  # type: ignore[no-any-return]
+
+
+def _sum_pool(x: Tensor, a: Attrs) -> Tensor:
+    """`avg_pool` with the divisor 1; `avg_pool1d` of PyTorch takes no divisor."""
+    pool: Any = (F.avg_pool2d, F.avg_pool2d, F.avg_pool3d)[x.dim() - 3]
+    lone = x.dim() == 3
+    windows = [[1, *w] if lone else [*w] for w in (a["kernel"], a["stride"])]
+    padding = [0, *a["padding"]] if lone else a["padding"]
+    found = pool(x.unsqueeze(2) if lone else x, *windows, padding, divisor_override=a["divisor"])
+    return found.squeeze(2) if lone else found
+
+
+#: by name: a function from the op's attributes to the function that computes its results; convolutions and
+#: pooling are channels-first, and means are sums
 OPERATIONS: dict[str, Callable[[Attrs], Run]] = {
     **{name: _plain(getattr(torch, name)) for name in (
         "add", "sub", "mul", "maximum", "minimum", "pow", "atan2", "neg", "abs", "sign", "floor",
@@ -144,5 +160,7 @@ OPERATIONS: dict[str, Callable[[Attrs], Run]] = {
     "take": _with(_take),
     "reduce": _with(_reduce),
     "convolution": _with(_convolution),
+    "max_pool": _with(_max_pool),
+    "avg_pool": _with(_sum_pool),
     "optimization_barrier": lambda a: lambda *xs: xs,
 }  # fmt: skip

@@ -22,6 +22,9 @@ from gflow.dialects.types import try_tensor_type
 
 from ..form import EngineError, refuse
 from .read_rows import READERS, Unreadable
+from .read_windows import reduce_window
+
+_ROWS = {**READERS, "reduce_window": reduce_window}
 
 
 def prepare(context: ir.Context) -> None:
@@ -98,7 +101,7 @@ def _read(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> list[ir.Value]:
     for value in (*op.operands, *op.results):
         if try_tensor_type(value.type) is None:
             raise Unreadable(_kind(value))
-    row = READERS.get(op.name.removeprefix("stablehlo."))
+    row = _ROWS.get(op.name.removeprefix("stablehlo."))
     if row is None or not op.name.startswith("stablehlo."):
         raise Unreadable("gflow has no form for it")
     if any(v not in known for v in op.operands):

@@ -24,12 +24,12 @@ class Unreadable(Exception):
     """The dialect has no equivalent of an op. The message says why."""
 
 
-def _numbers(op: ir.Operation, name: str) -> list[int] | None:
+def numbers(op: ir.Operation, name: str) -> list[int] | None:
     """An attribute of integers; None if it is missing."""
     return list(ir.DenseI64ArrayAttr(op.attributes[name])) if name in op.attributes else None
 
 
-def _listed(op: ir.Operation, name: str) -> list[int]:
+def listed(op: ir.Operation, name: str) -> list[int]:
     return list(ir.DenseI64ArrayAttr(op.attributes[name]))
 
 
@@ -37,7 +37,7 @@ def _number(op: ir.Operation, name: str) -> int:
     return int(ir.IntegerAttr(op.attributes[name]).value)
 
 
-def _shape(op: ir.Operation) -> tuple[int, ...]:
+def result_shape(op: ir.Operation) -> tuple[int, ...]:
     return type_of(op.results[0]).shape
 
 
@@ -105,7 +105,7 @@ def _select(op: ir.Operation, operands: Values) -> Values:
 
 def _clamp(op: ir.Operation, operands: Values) -> Values:
     low, x, high = operands
-    low, high = (broadcast(v, _shape(op)) for v in (low, high))
+    low, high = (broadcast(v, result_shape(op)) for v in (low, high))
     return [build("minimum", [build("maximum", [x, low]), high])]
 
 
@@ -128,20 +128,20 @@ def _iota(op: ir.Operation, operands: Values) -> Values:
 
 def _broadcast(op: ir.Operation, operands: Values) -> Values:
     (x,) = operands
-    dims = _listed(op, "broadcast_dimensions")
+    dims = listed(op, "broadcast_dimensions")
     order = sorted(range(len(dims)), key=dims.__getitem__)
-    return [broadcast(transpose(x, order), _shape(op), sorted(dims))]
+    return [broadcast(transpose(x, order), result_shape(op), sorted(dims))]
 
 
 def _slice(op: ir.Operation, operands: Values) -> Values:
     names = {"starts": "start_indices", "limits": "limit_indices", "strides": "strides"}
-    return [build("slice", operands, {k: _listed(op, v) for k, v in names.items()})]
+    return [build("slice", operands, {k: listed(op, v) for k, v in names.items()})]
 
 
 def _pad(op: ir.Operation, operands: Values) -> Values:
     x, value = operands
-    low, high = _listed(op, "edge_padding_low"), _listed(op, "edge_padding_high")
-    return [padded(x, value, low, high, _listed(op, "interior_padding"))]
+    low, high = listed(op, "edge_padding_low"), listed(op, "edge_padding_high")
+    return [padded(x, value, low, high, listed(op, "interior_padding"))]
 
 
 def padded(
@@ -192,15 +192,15 @@ def _concatenate(op: ir.Operation, operands: Values) -> Values:
 
 
 def _reverse(op: ir.Operation, operands: Values) -> Values:
-    return [build("reverse", operands, {"dims": sorted(_listed(op, "dimensions"))})]
+    return [build("reverse", operands, {"dims": sorted(listed(op, "dimensions"))})]
 
 
 def _transpose(op: ir.Operation, operands: Values) -> Values:
-    return [transpose(operands[0], _listed(op, "permutation"))]
+    return [transpose(operands[0], listed(op, "permutation"))]
 
 
 def _reshape(op: ir.Operation, operands: Values) -> Values:
-    return [reshape(operands[0], _shape(op))]
+    return [reshape(operands[0], result_shape(op))]
 
 
 # -- indexing
@@ -218,7 +218,7 @@ def _clamped(index: ir.Value, most: int) -> ir.Value:
 
 def _dynamic_slice(op: ir.Operation, operands: Values) -> Values:
     x, *starts = operands
-    return [_slice_at(x, dict(enumerate(starts)), _listed(op, "slice_sizes"))]
+    return [_slice_at(x, dict(enumerate(starts)), listed(op, "slice_sizes"))]
 
 
 def _slice_at(x: ir.Value, starts: dict[int, ir.Value], sizes: Sequence[int]) -> ir.Value:
@@ -241,12 +241,12 @@ def _gather(op: ir.Operation, operands: Values) -> Values:
     x, index = operands
     dims = stablehlo().GatherDimensionNumbers(op.attributes["dimension_numbers"])
     mapped, collapsed = list(dims.start_index_map), list(dims.collapsed_slice_dims)
-    shape, sizes = type_of(x).shape, _listed(op, "slice_sizes")
+    shape, sizes = type_of(x).shape, listed(op, "slice_sizes")
     if (
         type_of(index).rank == 1 and dims.index_vector_dim == 0
     ):  # what JAX writes for slices of symbolic sizes
         starts = {d: reshape(_cut(index, 0, n, n + 1), ()) for n, d in enumerate(mapped)}
-        return [reshape(_slice_at(x, starts, sizes), _shape(op))]
+        return [reshape(_slice_at(x, starts, sizes), result_shape(op))]
     if (
         len(mapped) != 1
         or collapsed != mapped
@@ -327,8 +327,8 @@ def _convolution(op: ir.Operation, operands: Values) -> Values:
             weight = build(
                 "reverse", [weight], {"dims": [d + 2 for d, r in enumerate(turned) if r]}
             )
-    padding = _pairs(op.attributes["padding"]) if "padding" in op.attributes else [[0, 0]] * count
-    apart = [d - 1 for d in _numbers(op, "lhs_dilation") or ones]
+    padding = pairs(op.attributes["padding"]) if "padding" in op.attributes else [[0, 0]] * count
+    apart = [d - 1 for d in numbers(op, "lhs_dilation") or ones]
     even = [low if low == high >= 0 else 0 for low, high in padding]
     if any(apart):
         even = none
@@ -337,9 +337,9 @@ def _convolution(op: ir.Operation, operands: Values) -> Values:
     x, weight = convert(x, ty.dtype), convert(weight, ty.dtype)
     x = padded(x, splat(0, TensorType((), ty.dtype)), [0, 0, *low], [0, 0, *high], [0, 0, *apart])
     attrs = {
-        "stride": _numbers(op, "window_strides") or ones,
+        "stride": numbers(op, "window_strides") or ones,
         "padding": even,
-        "dilation": _numbers(op, "rhs_dilation") or ones,
+        "dilation": numbers(op, "rhs_dilation") or ones,
         "groups": _number(op, "feature_group_count"),
         "layout": "NC*",
     }
@@ -349,7 +349,7 @@ def _convolution(op: ir.Operation, operands: Values) -> Values:
     return [transpose(found, [order.index(d) for d in range(ty.rank)])]
 
 
-def _pairs(attribute: ir.Attribute) -> list[list[int]]:
+def pairs(attribute: ir.Attribute) -> list[list[int]]:
     elements = ir.DenseIntElementsAttr(attribute)
     if elements.is_splat:
         value = int(ir.IntegerAttr(elements.get_splat_value()).value)
@@ -374,20 +374,16 @@ def _reduce(op: ir.Operation, operands: Values) -> Values:
     if len(operands) != 2:
         raise Unreadable("gflow reduces one tensor; of several (an argmax) it has no form")
     x, start = operands
-    dtype, dims = type_of(x).dtype, sorted(_listed(op, "dimensions"))
-    combiner = _combiner(op)
-    kind = (_OF_BOOLEANS if dtype == "i1" else _KINDS).get(combiner)
-    if kind is None:
-        raise Unreadable(f"gflow does not reduce {dtype} by {combiner}")
-    nothing = _is_neutral(op.operands[1], kind)
-    start = broadcast(start, _shape(op))
+    dims, kind = sorted(listed(op, "dimensions")), kind_of(op)
+    nothing = is_neutral(op.operands[1], kind)
+    start = broadcast(start, result_shape(op))
     if any(type_of(x).shape[d] == 0 for d in dims):
         return [start]
     found = build("reduce", [x], {"kind": kind, "dims": dims}) if dims else x
     return [found if nothing else build(COMBINED_BY[kind], [found, start])]
 
 
-def _is_neutral(start: ir.Value, kind: str) -> bool:
+def is_neutral(start: ir.Value, kind: str) -> bool:
     """Whether the initial value of a reduction is the constant identity of its kind, as it usually is."""
     owner = start.owner
     if (
@@ -402,6 +398,19 @@ def _is_neutral(start: ir.Value, kind: str) -> bool:
     if not isinstance(number, ir.FloatAttr | ir.BoolAttr | ir.IntegerAttr):
         return False
     return bool(number.value == neutral(kind, type_of(start).dtype))
+
+
+def kind_of(op: ir.Operation) -> str:
+    """The kind of a reduction, as in `gflow.reduce`.
+
+    Raises:
+        Unreadable: its body is another than one op of two numbers that gflow reduces by.
+    """
+    dtype, name = type_of(op.operands[0]).dtype, _combiner(op)
+    kind = (_OF_BOOLEANS if dtype == "i1" else _KINDS).get(name)
+    if kind is None:
+        raise Unreadable(f"gflow does not reduce {dtype} by {name}")
+    return kind
 
 
 def _combiner(op: ir.Operation) -> str:
