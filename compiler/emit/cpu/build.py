@@ -54,10 +54,10 @@ def build_program(
         first = len(b.steps)
         for o in ops:
             add_op(b, o)
+            if on_kernels is not None and (made := b.new_kernels()):
+                on_kernels(made, declarations(b.externals, b.declared))
         if launch is not None:
             _merge(b, first)
-        if on_kernels is not None and (made := b.new_kernels()):
-            on_kernels(made, declarations(b.externals, b.declared))
     return Program(
         name=ir.StringAttr(function.attributes["sym_name"]).value,
         ir="",
