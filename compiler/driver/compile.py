@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +13,7 @@ from gflow.dialects.dialect import make_context
 from gflow.dialects.extents import Symbol, guesses, size_of_program
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import VerifyError
-from gflow.dialects.program import Program, Race
+from gflow.dialects.program import OnKernels, Program, Race
 from gflow.dialects.program.form import seal
 from gflow.dialects.records import record
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 #: the last passes of every compilation
 _SELECTS = "gflow-select-kernels"
 VERIFIED = "builtin.module(func.func(gflow-verify-memory))"
-#: see `CompileOptions.on_kernels`
-OnKernels = Callable[[Mapping[str, str], Mapping[str, str]], None] | None
 
 
 @dataclass
@@ -76,7 +74,7 @@ class CompileOptions:
     race_products: bool = True
     racing: Racing | None = None
     on_phase: Callable[[str, str], None] | None = None
-    on_kernels: OnKernels = None
+    on_kernels: OnKernels | None = None
 
 
 class Resolved(NamedTuple):
@@ -230,7 +228,7 @@ def _program(
     symbol: Symbol | None,
     resolved: Resolved,
     races: list[Race],
-    on_kernels: OnKernels,
+    on_kernels: OnKernels | None,
 ) -> Program:
     """Generate the program of a module with one planned function."""
     entry = entry_function(module)
@@ -256,7 +254,9 @@ def _step_of(race: Race, program: Program) -> int | None:
     return next((n for n, label in enumerate(labels) if label == race.label), None)
 
 
-def _generate(entry: func.FuncOp, resolved: Resolved, on_kernels: OnKernels = None) -> Program:
+def _generate(
+    entry: func.FuncOp, resolved: Resolved, on_kernels: OnKernels | None = None
+) -> Program:
     """Generate the target's code for a planned function."""
     target = parse_target(resolved.target)
     if target.gpu:

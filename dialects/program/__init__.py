@@ -9,13 +9,16 @@ processor  the instruction sets that code for this CPU may use: those it has, or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from ..extents import Extent, N, Piece
 from ..records import record
 from ..types import TensorType
+
+#: takes kernels for the CPU and the declarations of what they call: `llvm.func` texts by name
+OnKernels = Callable[[Mapping[str, str], Mapping[str, str]], None]
 
 #: upstream passes that lower kernels from `scf`/`arith`/`vector`/`math` to the LLVM dialect
 KERNEL_LOWERING = (

@@ -118,8 +118,8 @@ def _max_pool(x: Tensor, a: Attrs) -> Tensor:
     return pool(x, a["kernel"], a["stride"], a["padding"], a["dilation"])  # type: ignore[no-any-return]
 
 
-def _sum_pool(x: Tensor, a: Attrs) -> Tensor:
-    """`avg_pool` with the divisor 1; `avg_pool1d` of PyTorch takes no divisor."""
+def _avg_pool(x: Tensor, a: Attrs) -> Tensor:
+    """`avg_pool` with a divisor, which PyTorch's `avg_pool1d` does not take."""
     pool: Any = (F.avg_pool2d, F.avg_pool2d, F.avg_pool3d)[x.dim() - 3]
     lone = x.dim() == 3
     windows = [[1, *w] if lone else [*w] for w in (a["kernel"], a["stride"])]
@@ -129,7 +129,7 @@ def _sum_pool(x: Tensor, a: Attrs) -> Tensor:
 
 
 #: by name: a function from the op's attributes to the function that computes its results; convolutions and
-#: pooling are channels-first, and means are sums
+#: pooling are channels-first, and `avg_pool` has a divisor, as StableHLO is read
 OPERATIONS: dict[str, Callable[[Attrs], Run]] = {
     **{name: _plain(getattr(torch, name)) for name in (
         "add", "sub", "mul", "maximum", "minimum", "pow", "atan2", "neg", "abs", "sign", "floor",
@@ -161,6 +161,6 @@ OPERATIONS: dict[str, Callable[[Attrs], Run]] = {
     "reduce": _with(_reduce),
     "convolution": _with(_convolution),
     "max_pool": _with(_max_pool),
-    "avg_pool": _with(_sum_pool),
+    "avg_pool": _with(_avg_pool),
     "optimization_barrier": lambda a: lambda *xs: xs,
 }  # fmt: skip

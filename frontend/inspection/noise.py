@@ -107,9 +107,9 @@ def _bias(func: Any, args: Any) -> Tensor | None:
 
 def _is_exact(func: Any, args: Any, kwargs: Any) -> bool:
     """Whether a call rounds nothing; an accumulating `index_put` adds."""
-    if _base(func) == "index_put":
-        return not (args[3] if len(args) > 3 else kwargs.get("accumulate"))
-    return _base(func) in EXACT
+    name = _base(func)
+    adds = name == "index_put" and (args[3] if len(args) > 3 else kwargs.get("accumulate"))
+    return name in EXACT and not adds
 
 
 class Noise(TorchDispatchMode):

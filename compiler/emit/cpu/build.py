@@ -19,7 +19,7 @@ from gflow.dialects.marks import KERNEL, launch_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import SHARD, START
 from gflow.dialects.ops.structure import CHECK, ENGINE
-from gflow.dialects.program import KernelGroup, KernelStep, Program
+from gflow.dialects.program import KernelGroup, KernelStep, OnKernels, Program
 
 from .. import aten_ops, aten_pooling, collectives, engine_regions, steps
 from ..collectives import axis_sizes
@@ -35,7 +35,7 @@ from .program_builder import Builder
 
 def build_program(
     function: func.FuncOp, *, threads: int, blas: bool,
-    on_kernels: Callable[[Mapping[str, str], Mapping[str, str]], None] | None = None,
+    on_kernels: OnKernels | None = None,
 ) -> Program:  # fmt: skip
     """Generate code for a planned function.
 

@@ -49,11 +49,15 @@ class Builder(Placement):
         self.declared: dict[str, str] = {}
         self.choice = Choice("none")  # the choice of the op whose steps are being added
         self._taken = 0  # kernels that `new_kernels` has returned
+        self._seen = 0  # kernels when it was last called
 
     # -- kernels
 
     def new_kernels(self) -> dict[str, str]:
         """The kernels since it last returned some, if they are many; else none."""
+        if len(self.kernels) == self._seen:
+            return {}
+        self._seen = len(self.kernels)
         new = dict(islice(self.kernels.items(), self._taken, None))
         if sum(map(len, new.values())) < _MANY:
             return {}
