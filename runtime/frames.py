@@ -176,6 +176,10 @@ class Frame:
         if not same:
             for i, (new, old) in enumerate(zip(at, self._addresses)):
                 if new != old:
+                    if not new and args[i].numel():
+                        raise ValueError(
+                            f"argument {self._program.arguments[i].name!r} has no memory (a fake or meta tensor)"
+                        )
                     patch("arg", i, new)
                     self._moved.add(i)
         renewed = []

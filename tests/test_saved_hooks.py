@@ -9,6 +9,7 @@ import logging
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
@@ -161,6 +162,31 @@ def test_transforms_around_a_call_act_on_what_eager_calls(how, caplog):
             torch.testing.assert_close(transform(called)(x), expected)
     told = 1 if how == "compile" else 2  # for each graph
     assert sum("within transforms" in r.message for r in caplog.records) == told
+
+
+@pytest.mark.parametrize("how", ["compile", "torch.compile"])
+def test_a_batched_backward(how):
+    x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(4, 4)
+    many = torch.randn(5, 3, 4)
+    found, expected = (
+        torch.autograd.grad(f(x, weight), x, many, is_grads_batched=True)[0]
+        for f in (compiled(how, body), body)
+    )
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert not found.requires_grad
+
+
+@pytest.mark.parametrize("how", ["compile", "torch.compile"])
+def test_fake_tensors(how):
+    """A call of fake tensors gives fake ones; outside of their mode it is an error. Both ended the process."""
+    x, weight = torch.randn(3, 4), torch.randn(4, 4)
+    called = compiled(how, lambda x: body(x, weight))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = mode.from_tensor(x)
+        assert called(fake).shape == (3, 4)
+    torch.testing.assert_close(called(x), body(x, weight))
+    with pytest.raises(ValueError, match="has no memory"):
+        called(fake)
 
 
 def test_a_graph_within_a_transform_is_refused():

@@ -140,18 +140,19 @@ def _compile(
     with_binary_products(module)
     trace = partial(trace_fx, module, f"compiled_{phase}", phase, views)
     load = partial(_load, options=options, arena=arena)
+    in_eager = partial(_interpret, module)
     with torch.utils._python_dispatch._disable_current_modes():
         try:
             _check_devices(example_inputs)
             if not any(map(is_symbolic, example_inputs)):
-                return boxed(load(trace()))
+                return boxed(load(trace()), in_eager)
             program = _sized(module, phase, trace, load)
         except (Fixed, Untraceable, LoweringError, Unsupported) as error:
             if part_of is not None:
                 return None
             again = partial(_compile, options=options, arena=arena, phase=phase, part_of=module)
-            return boxed(_divided(module, again, phase, views, error))
-    return boxed(program)
+            return boxed(_divided(module, again, phase, views, error), in_eager)
+    return boxed(program, in_eager)
 
 
 def _sized(

@@ -15,6 +15,7 @@ from gflow.errors import GraphTraceError
 from gflow.execution.executor import Compiled
 from gflow.runtime.seeds import Seeds
 from gflow.runtime.tensors import with_strides
+from gflow.tracing.context.saved_hooks import is_transformed
 from gflow.tracing.data.sizes import at_size
 
 from .scalars import Counted
@@ -229,11 +230,16 @@ class FxProgram:
         return out.value(given)
 
 
-def boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """A plain function with AOTAutograd's boxed calling convention (`_boxed_call`): it takes one list of arguments."""
+def boxed(
+    run: Callable[[list[Any]], Any], in_eager: Callable[[list[Any]], Any]
+) -> Callable[[list[Any]], Any]:
+    """A plain function with AOTAutograd's boxed calling convention (`_boxed_call`): it takes one list of arguments.
+
+    in_eager: the same op by op, for calls within a transform, such as a vmap over a backward (`is_grads_batched=True`).
+    """
 
     def call(args: list[Any]) -> Any:
-        return run(args)
+        return in_eager(args) if is_transformed() else run(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call

@@ -24,6 +24,7 @@ from gflow.execution.executor import Compiled, compile_trace
 from gflow.graph import Graph
 from gflow.guards.build import Reading
 from gflow.runtime.seeds import Seeds
+from gflow.tracing.context.saved_hooks import is_transformed
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.sizes import Dynamic, SizeDecides
 from gflow.tracing.data.values import ResultView, TraceValue
@@ -343,13 +344,15 @@ class _Call(torch.autograd.Function):
         plan: Pair = ctx.plan
         through = [g for g, need in zip(gradients, ctx.needs) if need]
         _raise_failures(plan, through)
-        if torch.is_grad_enabled():  # create_graph=True
+        graded = torch.is_grad_enabled()  # create_graph=True
+        if graded or is_transformed():  # or a vmap over the backward (is_grads_batched=True)
             if plan.compiled.takes_rng or plan.backward(frozenset())[1].takes_rng:
                 raise RuntimeError(
-                    "gradients with create_graph=True repeat a compiled call, and this call draws random numbers, "
-                    "which would differ. Turn dropout off, or call the function without gflow.compile."
+                    "gradients with create_graph=True, or within a transform such as vmap, repeat a compiled call, and "
+                    "this call draws random numbers, which would differ. Turn dropout off, or call the function "
+                    "without gflow.compile."
                 )
-            return (*[None] * 5, *ctx.again.gradients(through))
+            return (*[None] * 5, *ctx.again.gradients(through, graded))
         divided, backward = plan.backward(frozenset(n for n, g in enumerate(through) if g is None))
         kept = ctx.saved_tensors
         saved = len(kept) - len(ctx.places)

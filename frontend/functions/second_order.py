@@ -84,9 +84,14 @@ class Again:
             for (slots, name), buffer in zip(self._slots, before):
                 slots[name] = buffer
 
-    def gradients(self, coming: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The gradients of the takers, with their history. coming: the gradients of the results that require them,
-        None for an unused one.
+    def gradients(
+        self, coming: Sequence[torch.Tensor | None], history: bool
+    ) -> list[torch.Tensor | None]:
+        """The gradients of the takers.
+
+        Args:
+            coming: the gradients of the results that require them, None for an unused one.
+            history: whether they have a history (`create_graph=True`).
 
         Raises:
             RuntimeError: a tensor that the call has read was updated since.
@@ -109,5 +114,7 @@ class Again:
         taking = [n for n, g in enumerate(coming) if g is not None]
         through, coming = [through[n] for n in taking], [coming[n] for n in taking]
         return list(
-            torch.autograd.grad(through, self._takers, coming, create_graph=True, allow_unused=True)
+            torch.autograd.grad(
+                through, self._takers, coming, create_graph=history, allow_unused=True
+            )
         )

@@ -41,14 +41,24 @@ IN_EAGER = (
 
 #: the warning for a function within a transform
 TRANSFORMED = (
-    "runs in eager mode within transforms of torch.func (vmap, grad, jvp) and torch.autograd.forward_ad, which act on "
-    "PyTorch's own calls"
+    "runs in eager mode within transforms of torch.func (vmap, grad, jvp), torch.autograd.forward_ad and "
+    "FakeTensorMode, which act on PyTorch's own calls"
 )
 
 
+_VMAP = torch._C._dispatch_key_parse("VmapMode")  # of batched backwards
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+
+
 def is_transformed() -> bool:
-    """Whether a `torch.func` transform or a level of forward-mode differentiation is active."""
-    return forward_ad._current_level >= 0 or peek_interpreter_stack() is not None
+    """Whether a `torch.func` transform, a batched backward (`is_grads_batched=True`), a level of forward-mode
+    differentiation, or a `FakeTensorMode` is active."""
+    return (
+        forward_ad._current_level >= 0
+        or peek_interpreter_stack() is not None
+        or torch._C._dispatch_tls_is_dispatch_key_included(_VMAP)
+        or torch._C._get_dispatch_mode(_FAKE) is not None
+    )
 
 
 def check_untransformed(tensors: Iterable[Any]) -> None:
