@@ -108,7 +108,9 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
     elif options.memory_fraction:
         passes.append(f"gflow-rematerialize{{fraction={options.memory_fraction} {counted}}}")
     elif share := _recomputation_time(options, target):
-        passes.append(f"gflow-rematerialize{{slowdown={share}{_times(target)}}}")
+        enough = options.recomputation_time is None
+        more = f" slowdown-to-enough={_RECOMPUTATION_TO_ENOUGH}" if enough else ""
+        passes.append(f"gflow-rematerialize{{slowdown={share}{more}{_times(target)}}}")
     passes.append("gflow-materialize")
     if options.compress_memory:
         passes.append("gflow-repeat-copies")
@@ -216,6 +218,9 @@ def _schedule(options: PipelineOptions, target: Target) -> str:
 #: the share of a CPU step's predicted time that recomputation may add. Steps of seven models took 0.95 to 1.03 of their
 #: time without it, since less memory is moved
 _RECOMPUTATION_TIME = 0.02
+
+#: the same, as long as more than 65 % of the live bytes remain
+_RECOMPUTATION_TO_ENOUGH = 0.06
 
 
 def _recomputation_time(options: PipelineOptions, target: Target) -> float:

@@ -51,7 +51,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gflow.compiler.ir.contractions import root_of
+from gflow.compiler.ir.fused import root_of
 from gflow.compiler.ir.ssa import Body, Op, attributes_of, fused_kind, read_body
 from gflow.dialects import builder
 from gflow.dialects.attributes import read

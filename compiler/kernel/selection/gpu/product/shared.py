@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from math import gcd
 
-from gflow.compiler.ir.contractions import root_of
+from gflow.compiler.ir.fused import root_of
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.targets import Target
 from gflow.dialects.ops import OPS
