@@ -6,6 +6,7 @@ an argument; view ops are kept, as pure ops).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,6 +112,13 @@ class Trace:
     def main(self) -> Trace:
         """The program of a micro-batch if there are several; otherwise the trace itself."""
         return self.parts[0] if self.parts else self
+
+    @property
+    def symbol(self) -> str:
+        """The function's name: the graph's name without its number, so that all graphs of a class have the same
+        program, and find it in the cache."""
+        name = re.sub(r"_\d+(_update)?$", r"\1", self.name)
+        return "".join(c if c.isalnum() or c in "_.$" else "_" for c in name) or "main"
 
     @property
     def shared_axes(self) -> tuple[str, ...]:
