@@ -144,16 +144,28 @@ class Frame:
         if same and self._placed and fresh == self._result_addresses:
             return
         patch = self._code.patch
-        pairs = () if same else enumerate(zip(at, self._addresses))
-        self._moved = {i for i, (new, old) in pairs if new != old}
-        for i in self._moved:
-            patch("arg", i, at[i])
-        moved = {("arg", i) for i in self._moved}
-        for (i, _, _), new, old in zip(self._fresh, fresh, self._result_addresses):
-            if new != old:
-                patch("result", i, new)
-                moved.add(("result", i))
+        self._moved = set()
+        if not same:
+            for i, (new, old) in enumerate(zip(at, self._addresses)):
+                if new != old:
+                    patch("arg", i, new)
+                    self._moved.add(i)
+        renewed = []
+        if fresh != self._result_addresses:
+            for (i, _, _), new, old in zip(self._fresh, fresh, self._result_addresses):
+                if new != old:
+                    patch("result", i, new)
+                    renewed.append(i)
         self._addresses, self._result_addresses = at, fresh
+        if self.moving:
+            self._rebind(args, results, renewed)
+        self._placed = True
+
+    def _rebind(
+        self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor], renewed: list[int]
+    ) -> None:
+        """Bind the host steps whose tensors have moved. renewed: the results that have."""
+        moved = {("arg", i) for i in self._moved} | {("result", i) for i in renewed}
         self._args, self._results = args, results
         for call, uses in zip(self.moving, self._uses):
             # a call references the memory that it is bound to, so no other tensor can get its address
@@ -162,7 +174,6 @@ class Frame:
             elif not uses.isdisjoint(moved):
                 call.rebind(self._locate, moved, self.n)
         self._args, self._results = (), ()
-        self._placed = True
 
     def _locate(self, ref: TensorRef) -> torch.Tensor:
         space, index, _ = ref.place

@@ -28,11 +28,13 @@ class ResultPool:
 
     def take(self) -> torch.Tensor:
         """A contiguous tensor that no other tensor shares memory with."""
-        for n, (tensor, storage, handle) in enumerate(self._buffers):
-            if _use_count(handle) != _FREE[0] or getrefcount(storage) != _FREE[1]:
+        for buffer in self._buffers:
+            tensor, storage, handle, nbytes = buffer
+            if (_use_count(handle), getrefcount(storage)) != _FREE:
                 continue
-            if storage.nbytes() < tensor.nbytes:
-                del self._buffers[n]  # the caller has resized its storage
+            if storage.nbytes() < nbytes:
+                # the caller has resized its storage
+                self._buffers = [b for b in self._buffers if b is not buffer]
                 break
             return tensor.detach()
         tensor = torch.empty(self.shape, dtype=self.dtype, device=self.where)
@@ -41,15 +43,15 @@ class ResultPool:
         return tensor.detach()
 
 
-#: a tensor, its storage, and the storage's address
-_Buffer = tuple[torch.Tensor, torch.UntypedStorage, int]
+#: a tensor, its storage, the storage's address, and the tensor's bytes
+_Buffer = tuple[torch.Tensor, torch.UntypedStorage, int, int]
 
 _use_count = torch._C._storage_Use_Count
 
 
 def _buffer(tensor: torch.Tensor) -> _Buffer:
     storage = tensor.untyped_storage()
-    return tensor, storage, storage._cdata
+    return tensor, storage, storage._cdata, tensor.nbytes
 
 
 def _uses(buffers: list[_Buffer]) -> tuple[int, int]:
@@ -57,7 +59,8 @@ def _uses(buffers: list[_Buffer]) -> tuple[int, int]:
 
     All Python objects of one storage are the same object, so PyTorch does not count its Python references.
     """
-    for _, storage, handle in buffers:
+    for buffer in buffers:
+        _, storage, handle, _ = buffer
         return _use_count(handle), getrefcount(storage)
     raise AssertionError
 

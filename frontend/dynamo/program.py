@@ -46,8 +46,10 @@ class _Call:
         given: takes the tensors out of the graph's arguments.
         put: arranges these tensors and `arguments` in the program's order.
         strides, dtypes: of the tensors, in the order of `places`.
-        outputs: as `FxTrace.results`, with this size's numbers.
-        plain: the indices of the results, if all outputs are unmodified results; otherwise None.
+        outputs: takes the outputs out of the program's results, the graph's arguments and `constants`.
+        constants: the outputs that are the same in all calls, and None for each of `made`.
+        made: the outputs that each call computes, such as views: position, and what `FxTrace.results` has for it, with
+            this size's numbers.
     """
 
     arguments: list[Any]
@@ -56,8 +58,9 @@ class _Call:
     put: Callable[[Sequence[Any]], tuple[Any, ...]]
     strides: list[tuple[int, ...]]
     dtypes: list[torch.dtype]
-    outputs: list[Any]
-    plain: list[int] | None
+    outputs: Callable[[Sequence[Any]], tuple[Any, ...]]
+    constants: list[Any]
+    made: list[tuple[int, Any]]
 
 
 class FxProgram:
@@ -92,16 +95,30 @@ class FxProgram:
         ]
         if len(self.calls) >= _SIZES:
             del self.calls[next(iter(self.calls))]
-        whole = all(isinstance(o, ResultOutput) and o.order is None for o in outputs)
-        plain = [o.index for o in outputs] if whole else None
+        start = len(trace.outputs)  # of the arguments behind the results, then of the constants
+        behind = start + len(self.found.arguments)
+        taken, constants, made = list[int](), list[Any](), list[tuple[int, Any]]()
+        for at, o in enumerate(outputs):
+            if isinstance(o, ResultOutput) and o.order is None:
+                taken.append(o.index)
+            elif isinstance(o, ArgumentOutput):
+                taken.append(start + o.index)
+            else:
+                taken.append(behind + len(constants))
+                computed = isinstance(o, (ResultOutput, ResultView, ArgumentView, Counted))
+                constants.append(None if computed else o)
+                if computed:
+                    made.append((at, o))
         strides = [s for _, _, _, s in places]
         dtypes = [trace.inputs[index].value.dtype for _, index, _, _ in places]
         order = [*range(len(places), len(places) + len(arguments))]
         for n, (_, index, _, _) in enumerate(places):
             order[index] = n
         given, put = _items([at for at, _, _, _ in places]), _items(order)
-        self.calls[k] = made = _Call(arguments, places, given, put, strides, dtypes, outputs, plain)
-        return made
+        self.calls[k] = call = _Call(
+            arguments, places, given, put, strides, dtypes, _items(taken), constants, made
+        )
+        return call
 
     def __call__(self, args: list[Any], k: N = 0) -> list[Any]:
         """Run the program.
@@ -121,17 +138,17 @@ class FxProgram:
         call = self.calls.get(k) or self._call(k)
         given = list(args)
         tensors: Sequence[torch.Tensor] = call.given(given)
-        numbers = {
-            index: torch.tensor(number.value(given), dtype=call.arguments[index].dtype)
+        numbers = [
+            (index, torch.tensor(number.value(given), dtype=call.arguments[index].dtype))
             for index, number in self.found.numbers.items()
-        }
+        ]
         args.clear()
         copied = []
         if [*map(_dtype, tensors)] != call.dtypes:
             tensors = self._converted(call, given)
         usual = [*map(_stride, tensors)] == call.strides and not any(map(_is_neg, tensors))
         arguments = [*call.put((*tensors, *call.arguments))]
-        for index, number in numbers.items():
+        for index, number in numbers:
             arguments[index] = number
         for at, index, shape, strides in () if usual else call.places:
             tensor = given[at]
@@ -160,9 +177,10 @@ class FxProgram:
             elif self.seeds is not None:
                 self.seeds.undo()
             raise
-        if call.plain is not None:
-            return [results[i] for i in call.plain]
-        return [self._output(out, given, results) for out in call.outputs]
+        outputs = [*call.outputs((*results, *given, *call.constants))]
+        for at, out in call.made:
+            outputs[at] = self._output(out, given, results)
+        return outputs
 
     def _converted(self, call: _Call, given: list[Any]) -> list[torch.Tensor]:
         """The tensor arguments, converted to the program's dtypes. TorchDynamo traces its own Python numbers (random
@@ -197,17 +215,15 @@ class FxProgram:
 
     def _output(self, out: Any, given: list[Any], results: list[torch.Tensor]) -> Any:
         if isinstance(out, ResultOutput):
-            result = results[out.index]
+            assert out.order is not None
             # `data`, so that it is no view for autograd: the caller may update it
-            return result if out.order is None else result.permute(out.order).data
+            return results[out.index].permute(out.order).data
         if isinstance(out, ResultView):
             return results[out.index].as_strided(out.shape, out.strides, out.offset)
         if isinstance(out, ArgumentView):
             of = given[out.index]
             return of.as_strided(out.shape, out.strides, of.storage_offset() + out.offset)
-        if isinstance(out, Counted):
-            return out.value(given)
-        return given[out.index] if isinstance(out, ArgumentOutput) else out
+        return out.value(given)
 
 
 def boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

@@ -82,7 +82,7 @@ class Split:
             self._compile()
         # All modules of PyTorch's own are one function to TorchDynamo, which limits its programs; and it takes it that
         # modules without hooks have none later.
-        with torch._dynamo.config.patch(
+        with _settings(
             recompile_limit=_LIMIT,
             accumulated_recompile_limit=_LIMIT,
             skip_nnmodule_hook_guards=False,
@@ -138,6 +138,20 @@ def _guard_of_methods(target: Callable[..., Any]) -> StateGuard:
         or (r.kind == "hooks" and r.path.startswith(OF_ALL_MODULES))
     ]  # fmt: skip
     return StateGuard(found, (), [], lambda: None, lambda: 0)
+
+
+@contextmanager
+def _settings(**values: Any) -> Iterator[None]:
+    """Within, settings of TorchDynamo have these values. Its own `patch` makes a class at each call."""
+    config: Any = torch._dynamo.config
+    before = [(name, getattr(config, name)) for name in values]
+    try:
+        for name, value in values.items():
+            setattr(config, name, value)
+        yield
+    finally:
+        for name, value in before:
+            setattr(config, name, value)
 
 
 @contextmanager
