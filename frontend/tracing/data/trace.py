@@ -57,6 +57,7 @@ class Trace:
         ungraded      tensors of which `build()` has read that they have no gradient before the call
         facts         what `build()` has asked of tensors from outside, see `dispatch.functions.facts`
         rearranged    arguments whose lists or dicts `build()` has changed
+        passing       what `build()` has changed of autograd's settings, which a call leaves as they are, with the lines
 
     Distribution:
 
@@ -91,6 +92,7 @@ class Trace:
     result_views: list[ResultView] = field(default_factory=list)
     histories: list[TraceInput] = field(default_factory=list)
     rearranged: list[str] = field(default_factory=list)
+    passing: list[tuple[str, tuple[str, int]]] = field(default_factory=list)
     ungraded: list[torch.Tensor] = field(default_factory=list)
     facts: list[Any] = field(default_factory=list)
     proven: set[TraceOp] = field(default_factory=set)
