@@ -156,9 +156,9 @@ class Executable:
         self._frames[n] = frame
         return frame
 
-    def _have_buffers(self, frame: Frame) -> None:
+    def _have_buffers(self, frame: Frame, inference: bool) -> None:
         """Give the frame buffers for its results; the least recently used frame's buffers are dropped."""
-        frame.make_pools(self._kept_results, self.device.where)
+        frame.make_pools(self._kept_results, self.device.where, inference)
         self._pooled[frame.n] = frame
         while len(self._pooled) > _SIZES:
             if sum(f.result_bytes for f in self._pooled.values()) <= _SMALL:
@@ -386,8 +386,9 @@ class Executable:
         targets = self._targets
         results = [*map(args.__getitem__, targets)] if args else [torch.Tensor()] * len(targets)
         frame = self._frame
-        if not frame.pools and frame.makes_results:
-            self._have_buffers(frame)
+        inference = torch.is_inference_mode_enabled()
+        if frame.makes_results and (not frame.pools or frame.inference is not inference):
+            self._have_buffers(frame, inference)
         elif len(self._pooled) > 1:
             self._pooled.move_to_end(frame.n)
         for i, pool in frame.pools:

@@ -66,6 +66,7 @@ class Frame:
         self.parts: list[Part] = list(code.parts(bound))
         self.first_write = self._parts_before(program.first_write)
         self.pools: list[tuple[int, ResultPool]] = []
+        self.inference = False
         self._fresh = [
             (i, fixed(r.type.shape, n), DTYPES[r.type.dtype])
             for i, r in enumerate(program.results)
@@ -93,8 +94,10 @@ class Frame:
         """Whether a result is not an update of an argument."""
         return bool(self._fresh)
 
-    def make_pools(self, kept: int, where: torch.device) -> None:
-        """Create buffers for the results. kept: how many buffers of each result are reused."""
+    def make_pools(self, kept: int, where: torch.device, inference: bool) -> None:
+        """Create buffers for the results. kept: how many buffers of each result are reused. inference: whether they are
+        made in inference mode; autograd cannot save such tensors."""
+        self.inference = inference
         self.pools = [(i, ResultPool(shape, dtype, kept, where)) for i, shape, dtype in self._fresh]
 
     # -- addresses

@@ -36,11 +36,11 @@ class ResultPool:
                 # the caller has resized its storage
                 self._buffers = [b for b in self._buffers if b is not buffer]
                 break
-            return tensor.detach()
+            return tensor.data
         tensor = torch.empty(self.shape, dtype=self.dtype, device=self.where)
         if len(self._buffers) < self.kept:
             self._buffers.append(_buffer(tensor))
-        return tensor.detach()
+        return tensor.data
 
 
 #: a tensor, its storage, the storage's address, and the tensor's bytes

@@ -187,6 +187,15 @@ def test_results_may_be_changed_in_place() -> None:
     assert not exe([x, w])[0].requires_grad
 
 
+def test_results_after_a_call_in_inference_mode() -> None:
+    exe, args = Executable(program(affine())), [torch.randn(SHAPE), torch.randn(6, 4)]
+    with torch.inference_mode():
+        assert exe(args)[0].is_inference()
+    weight = torch.ones((), requires_grad=True)
+    (exe(args)[0] * weight).sum().backward()  # autograd saves the result
+    assert weight.grad is not None
+
+
 def test_a_result_fed_back_as_an_argument() -> None:
     case = make("next", [Arg(SHAPE)], lambda x: [b("add", x, full(1.0, x))])
     exe = Executable(program(case))
