@@ -738,6 +738,7 @@ def _changing() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Calla
 
     large, bits, context = np.ones(1 << 15), np.random.PCG64(0), contextvars.copy_context()
     futures = [concurrent.futures.Future[int]() for _ in range(99)]
+    ordered = collections.OrderedDict(a=1, b=2, c=3)
     before, gone, subclasses = len(sys.path), list[int](), list[type]()
 
     class Member:
@@ -809,6 +810,10 @@ def _changing() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Calla
         "cached property": (lambda x: x * once(), lambda: grown),
         "class of an object": (lambda x: x * of_other_class(), lambda: type(swapped).__name__),
         "coroutine": (lambda x: x * coroutine.send(None), lambda: coroutine.send(None)),
+        "order": (
+            lambda x: (ordered.move_to_end(next(iter(ordered))), x)[1],
+            lambda: list(ordered),
+        ),
         "sys.path": (
             lambda x: (sys.path.append("nowhere"), x)[1],
             lambda: [len(sys.path), sys.path.__delitem__(slice(before, None))][0] - before,

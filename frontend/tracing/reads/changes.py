@@ -19,7 +19,7 @@ from gflow.errors import GraphTraceError, StateChangedError
 from gflow.tracing.program.modules import Reached
 
 from .names import is_library, names_of
-from .reads import Read, Reads
+from .reads import Order, Read, Reads
 from .settings import ENVIRONMENT
 from .state import MISSING, now, same
 
@@ -95,6 +95,8 @@ def _hidden(read: Read) -> str:
     """What TorchDynamo would do with a change that it does not detect; "" if it detects it."""
     if read.kind == "call" and isinstance(getattr(read.holder, "__self__", None), random.Random):
         return "turn its random numbers into constants"
+    if isinstance(read.holder, Order) and {*read.value} == {*read.holder}:
+        return "leave the order of an OrderedDict as it is"
     if read.kind == "attribute" and isinstance(read.holder, FunctionType):
         return "turn attributes of a function into constants"
     if read.kind == "call" and read.path == ENVIRONMENT:

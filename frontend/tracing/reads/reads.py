@@ -542,7 +542,7 @@ class Reads:
             kind = "dict" if isinstance(value, dict) else "list"
             self._add(kind, value, None, parts, path)
             if isinstance(value, OrderedDict):  # it has an order of its own
-                order = _Order(value)
+                order = Order(value)
                 self._add("list", order, None, tuple(order), path)
             self.reached.append(value)
         for name, part in named:
@@ -719,7 +719,7 @@ def _imported(name: str, level: int, names: dict[str, Any]) -> str:
     return ".".join([*filter(None, parts), *filter(None, [name])])
 
 
-class _Order:
+class Order:
     """The keys of an ordered dict, as a list by which their order can be restored."""
 
     def __init__(self, held: OrderedDict[Any, Any]) -> None:
