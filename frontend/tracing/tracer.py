@@ -24,6 +24,7 @@ from .data.values import View
 from .dispatch.failures.pruning import prune
 from .dispatch.library import traceable_library
 from .dispatch.shapes.dynamo_stub import light_dynamo
+from .dispatch.shapes.in_place_rules import quick_rules
 from .optimizers.optimizer import NewState
 from .optimizers.state import prepare_state, state_to_devices
 from .program.data_parallel import is_data_parallel
@@ -102,7 +103,7 @@ def begin_trace(request: TraceRequest) -> Tracing:
 
 @contextlib.contextmanager
 def _machinery() -> Iterator[None]:
-    with collector_paused(), light_dynamo():
+    with collector_paused(), light_dynamo(), quick_rules():
         yield
 
 
