@@ -44,6 +44,7 @@ from .engines.handed import handed_over
 from .engines.step import EngineCall, Model
 from .frames import Frame
 from .interrupts import HalfDone, held
+from .results import ResultPool
 from .sizes import check
 from .steps.aten_step import AtenCall
 from .steps.host_step import HostStep
@@ -51,8 +52,7 @@ from .tensors import extent
 
 #: the number of sizes whose frames are cached
 _FRAMES = 256
-#: the number of sizes whose result buffers are cached; more if these are small
-_SIZES = 8
+#: bytes of result buffers that are cached for all sizes; twice those of the latest size if these are more
 _SMALL = 1 << 26
 #: bytes of arguments and results to which calls of PyTorch may keep references while another size runs
 _HELD = 1 << 20
@@ -114,6 +114,8 @@ class Executable:
         self._compiled: dict[int, Model] = {}  # steps of other engines, for all sizes
         self._frames: OrderedDict[N, Frame] = OrderedDict()
         self._pooled: OrderedDict[N, Frame] = OrderedDict()  # those with result buffers
+        #: the buffers of results whose shape is the same for all sizes
+        self._shared: dict[tuple[int, bool], ResultPool] = {}
         self._bound = True  # whether the addresses that were set are consistent
         self._frame = self._new_frame(0 if program.size is None else program.size.lowest)
         self._graph = device.graph(self, graphs)
@@ -157,13 +159,15 @@ class Executable:
         return frame
 
     def _have_buffers(self, frame: Frame, inference: bool) -> None:
-        """Give the frame buffers for its results; the least recently used frame's buffers are dropped."""
-        frame.make_pools(self._kept_results, self.device.where, inference)
+        """Give the frame buffers for its results; the least recently used frames' buffers are dropped."""
+        frame.make_pools(self._kept_results, self.device.where, inference, self._shared)
         self._pooled[frame.n] = frame
-        while len(self._pooled) > _SIZES:
-            if sum(f.result_bytes for f in self._pooled.values()) <= _SMALL:
-                break
-            self._pooled.popitem(last=False)[1].drop_buffers()
+        allowed = max(_SMALL, 2 * frame.result_bytes)
+        held = sum(f.result_bytes for f in self._pooled.values())
+        while held > allowed and len(self._pooled) > 1:
+            _, oldest = self._pooled.popitem(last=False)
+            held -= oldest.result_bytes
+            oldest.drop_buffers()
 
     def _fixed_address(self, place: Place) -> int | None:
         """The address of a place that never moves."""

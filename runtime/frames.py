@@ -72,7 +72,15 @@ class Frame:
             for i, r in enumerate(program.results)
             if r.alias is None and i not in self.handed
         ]
-        self.result_bytes = sum(dtype.itemsize * prod(shape) for _, shape, dtype in self._fresh)
+        self._fixed = {
+            i
+            for i, _, _ in self._fresh
+            if all(type(s) is int for s in program.results[i].type.shape)
+        }
+        #: of the buffers that other frames do not share
+        self.result_bytes = sum(
+            dtype.itemsize * prod(shape) for i, shape, dtype in self._fresh if i not in self._fixed
+        )
         self._numbers: dict[
             int, _Numbers
         ] = {}  # addresses of the program's own places, which do not move
@@ -94,11 +102,28 @@ class Frame:
         """Whether a result is not an update of an argument."""
         return bool(self._fresh)
 
-    def make_pools(self, kept: int, where: torch.device, inference: bool) -> None:
-        """Create buffers for the results. kept: how many buffers of each result are reused. inference: whether they are
-        made in inference mode; autograd cannot save such tensors."""
-        self.inference = inference
-        self.pools = [(i, ResultPool(shape, dtype, kept, where)) for i, shape, dtype in self._fresh]
+    def make_pools(
+        self,
+        kept: int,
+        where: torch.device,
+        inference: bool,
+        shared: dict[tuple[int, bool], ResultPool],
+    ) -> None:
+        """Create buffers for the results.
+
+        Args:
+            kept: how many buffers of each result are reused.
+            inference: whether they are made in inference mode; autograd cannot save such tensors.
+            shared: those of results whose shape is the same in all frames, by the result's number and `inference`.
+        """
+        self.inference, self.pools = inference, []
+        for i, shape, dtype in self._fresh:
+            pool = shared.get((i, inference)) if i in self._fixed else None
+            if pool is None:
+                pool = ResultPool(shape, dtype, kept, where)
+                if i in self._fixed:
+                    shared[i, inference] = pool
+            self.pools.append((i, pool))
 
     # -- addresses
 

@@ -31,13 +31,10 @@ def largest() -> Tensor:
     return gflow.dynamic_dim(torch.randn(2, 40, 8), 1, min=1, max=40)
 
 
-@pytest.mark.parametrize(("frames", "sizes", "small"), [(256, 8, 1 << 26), (2, 1, 0), (3, 2, 0)])
-def test_sizes_in_turn(
-    monkeypatch: pytest.MonkeyPatch, frames: int, sizes: int, small: int
-) -> None:
+@pytest.mark.parametrize(("frames", "small"), [(256, 1 << 26), (2, 0), (3, 2000)])
+def test_sizes_in_turn(monkeypatch: pytest.MonkeyPatch, frames: int, small: int) -> None:
     """Also where numbers and buffers of sizes are dropped, arguments move, and results are kept."""
     monkeypatch.setattr(executable, "_FRAMES", frames)
-    monkeypatch.setattr(executable, "_SIZES", sizes)
     monkeypatch.setattr(executable, "_SMALL", small)
     monkeypatch.setattr(executable, "_HELD", small)
     graph, w = Attend(), torch.randn(8, 8)
@@ -55,6 +52,21 @@ def test_sizes_in_turn(
     for found, wanted in held:
         torch.testing.assert_close(found, wanted)
     assert len(graph._state.plans) == 1
+
+
+def test_buffers_of_results_do_not_add_up_over_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result of one shape has one buffer for all sizes; those of others are dropped beyond a limit."""
+    monkeypatch.setattr(executable, "_SMALL", 0)
+    graph, w = Attend(), torch.randn(8, 8)
+    graph(largest(), w)
+    (plan,) = [p for plans in graph._state.plans.values() for p in plans]
+    run, addresses = plan.compiled.run, set()
+    for n in (3, 40, 17, 39, 3, 40, 38):
+        addresses.add(graph(torch.randn(2, n, 8), w)[1].data_ptr())
+        held = sum(f.result_bytes for f in run._frames.values() if f.pools)
+        assert held <= 2 * run._frame.result_bytes or len(run._pooled) == 1
+    assert len(addresses) == 1
+    assert sum(bool(f.pools) for f in run._frames.values()) == len(run._pooled)
 
 
 def test_a_call_that_was_given_up_leaves_no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:

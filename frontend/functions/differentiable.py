@@ -71,6 +71,11 @@ class Pair(Plan):
         self.buffers = [
             t for o in outputs if o.alias is not None and (t := self.arguments[o.alias]) is not None
         ]
+        self.order = [leaf.index for leaf in divided.forward.out_leaves]
+
+    def results(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The results of the function, then the values that the backward needs."""
+        return [results[n] for n in self.order]
 
     def backward(self, missing: frozenset[int]) -> tuple[Divided, Compiled]:
         """The backward of a call in which the results `missing` are not used."""
