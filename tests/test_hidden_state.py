@@ -738,6 +738,7 @@ def _changing() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Calla
 
     large, bits, context = np.ones(1 << 15), np.random.PCG64(0), contextvars.copy_context()
     futures = [concurrent.futures.Future[int]() for _ in range(99)]
+    seeded = torch.Generator().manual_seed(1)
     ordered = collections.OrderedDict(a=1, b=2, c=3)
     before, gone, subclasses = len(sys.path), list[int](), list[type]()
 
@@ -810,6 +811,14 @@ def _changing() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Calla
         "cached property": (lambda x: x * once(), lambda: grown),
         "class of an object": (lambda x: x * of_other_class(), lambda: type(swapped).__name__),
         "coroutine": (lambda x: x * coroutine.send(None), lambda: coroutine.send(None)),
+        "seed": (
+            lambda x: (seeded.manual_seed(seeded.initial_seed() + 1), x)[1],
+            seeded.initial_seed,
+        ),
+        "filters of warnings": (
+            lambda x: (warnings.filterwarnings("ignore", f"a{next(count)}"), x)[1],
+            lambda: sum(f[1] is not None and f[1].pattern[0] == "a" for f in warnings.filters),
+        ),
         "order": (
             lambda x: (ordered.move_to_end(next(iter(ordered))), x)[1],
             lambda: list(ordered),

@@ -194,6 +194,8 @@ def putting_back(held: Any) -> Callable[[], Any] | None:
         return None if is_unset(held) else functools.partial(held.set, held.get())
     if isinstance(held, random.Random):
         return functools.partial(held.setstate, held.getstate())
+    if isinstance(held, torch.Generator):
+        return functools.partial(held.set_state, held.get_state())
     if isinstance(held, decimal.Context):
         return functools.partial(_put_decimals, held.copy(), held)
     if isinstance(held, (io.StringIO, io.BytesIO, mmap.mmap)):
