@@ -15,7 +15,7 @@ import torch
 from torch._decomp import global_decomposition_table
 
 _aten = torch.ops.aten
-_OPS = (
+ELEMENTWISE = (
     _aten.hardtanh_.default, _aten.hardswish_.default, _aten.hardsigmoid_.default, _aten.leaky_relu_.default,
     _aten.elu_.default, _aten.mish_.default, _aten.silu_.default, _aten.clamp_.default, _aten.clamp_min_.default,
     _aten.addcmul_.default, _aten.addcdiv_.default, _aten.lerp_.Scalar, _aten.add_.Tensor, _aten.sub_.Tensor,
@@ -58,7 +58,7 @@ def _fixed(shape: torch.Size) -> bool:
 def quick_rules() -> Iterator[None]:
     """Active while a graph is traced."""
     library = torch.library.Library("aten", "IMPL")
-    for op in _OPS:
+    for op in ELEMENTWISE:
         original = _original(op)
         if original is not None:
             library.impl(op, _rule(original), "Meta", allow_override=True)
