@@ -127,7 +127,7 @@ class Device:
     next_tile: float = 0.4e-6
     recompute: int = 80
     column: int = 1024
-    partial_sums: int = 4
+    partial_sums: int = 2
 
 
 def _gpu(
