@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .amp import StaticGradScaler
 from .call.first_step import FirstStep, Setup
@@ -28,6 +29,7 @@ from .saved.schedules import learning_rates, schedule_problem
 from .saved.state_dict import load_state_dict, state_dict
 from .tracing.context.deprecated_spellings import warn_older
 from .tracing.context.location import here, optimizer_added
+from .tracing.context.saved_hooks import check_untransformed, is_transformed
 from .tracing.context.wrappers import check_optimizer
 from .tracing.data.bound_call import BoundCall
 from .tracing.dispatch.clipping import clip_problem
@@ -214,6 +216,10 @@ class Graph(Attributes, Inspection, OneFlowMethods, Programs, RuntimeState, Shar
             GraphError: the graph is not set up, or is called in `build()` of a graph.
         """
         state: GraphState | None = self.__dict__.get("_state")
+        if is_transformed():
+            table = None if state is None else state.table
+            parameters = [] if table is None else [slot.tensor for slot in table.slots]
+            check_untransformed([*tree_leaves((args, kwargs)), *parameters])
         if state is not None and state.loaded is not None:
             return state.loaded(*args, **kwargs)
         with nullcontext() if state is None else state.turn:

@@ -19,7 +19,7 @@ class CheckReport:
 
     def __init__(self, program: Program, device: Device) -> None:
         self.checks, self.device = program.checks, device
-        words = torch.zeros(REPORT_WORDS, dtype=torch.int64)
+        words = torch.zeros(REPORT_WORDS, dtype=torch.int64, device="cpu")
         self._report = device.report(REPORT_WORDS) if self.checks else words
         self._words = self._report.numpy()
         self._runs = torch.zeros(len(self.checks), dtype=torch.int64, device=device.where)

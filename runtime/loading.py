@@ -12,11 +12,13 @@ from gflow.dialects.program import Program
 from .arena import Arena
 from .device import DeviceError
 from .executable import Executable
+from .tensors import on_host
 
 #: names a stand-in for the GPU: "interpreter"
 DEVICE = "GFLOW_CUDA_DEVICE"
 
 
+@on_host()
 def load_program(
     program: Program,
     arena: Arena | None = None,

@@ -66,4 +66,4 @@ def _uses(buffers: list[_Buffer]) -> tuple[int, int]:
 
 
 #: the number of references of a buffer that is not in use
-_FREE = _uses([_buffer(torch.empty(4))])
+_FREE = _uses([_buffer(torch.empty(4, device="cpu"))])

@@ -29,7 +29,7 @@ class Seeds:
     """The seeds of one graph. `value` is the operand of random ops: (seed, offset)."""
 
     def __init__(self) -> None:
-        self.value = torch.zeros(2, dtype=torch.int64)
+        self.value = torch.zeros(2, dtype=torch.int64, device="cpu")
         self._seed = self.value[0]
         self._own: torch.Generator | None = None
         self._before: torch.Tensor | None = None  # the generator's state before the latest draw
@@ -76,7 +76,7 @@ class Seeds:
             return None
         after = torch.Generator()
         after.set_state(self._before)
-        torch.zeros((), dtype=torch.int64).random_(generator=after)
+        torch.zeros((), dtype=torch.int64, device="cpu").random_(generator=after)
         return after.get_state()
 
     def load(self, state: torch.Tensor) -> None:

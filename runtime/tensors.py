@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -31,6 +32,13 @@ DTYPES: dict[str, torch.dtype] = {
     "f8E5M2FNUZ": torch.float8_e5m2fnuz,
     "f8E8M0FNU": torch.float8_e8m0fnu,
 }
+
+
+@contextmanager
+def on_host() -> Iterator[None]:
+    """Within, tensors are made on the CPU, whatever `torch.set_default_device` says."""
+    with torch.device("cpu"):
+        yield
 
 
 class Placed(list[torch.Tensor]):
@@ -76,9 +84,9 @@ def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor
     if not share_memory(shape, strides):
         return found.copy_(tensor.detach())
     count = 1 + sum((n - 1) * s for n, s in zip(shape, strides))
-    place = torch.zeros((), dtype=torch.int64)
+    place = torch.zeros((), dtype=torch.int64, device="cpu")
     for n, s in zip(shape, strides):
-        place = place.unsqueeze(-1) + torch.arange(n) * s
+        place = place.unsqueeze(-1) + torch.arange(n, device="cpu") * s
     memory = torch.empty(count, dtype=tensor.dtype, device=tensor.device)
     memory[place.to(tensor.device)] = tensor.detach()
     return memory.as_strided(shape, strides)

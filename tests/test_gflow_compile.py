@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import tree_leaves
@@ -483,3 +484,22 @@ def test_errors_of_a_function_are_those_of_eager_mode() -> None:
         compiled(torch.ones(4), torch.ones(4))
     assert compiled(torch.ones(3), torch.ones(3)).item() == 3
     assert seen == [(2,), (4,), (3,)]
+
+
+@pytest.mark.parametrize("way", ["compile", "gradients", "torch.compile"])
+def test_the_default_device_is_that_of_new_tensors_only(way: str) -> None:
+    """Sizes, seeds and constants of programs are on the CPU, whatever `torch.set_default_device` says."""
+    w = torch.randn(8, requires_grad=way != "compile")
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return w * x.shape[0] + F.dropout(x).sum() * 0
+
+    fast = (
+        torch.compile(function, backend="gflow")
+        if way == "torch.compile"
+        else flow.compile(function)
+    )
+    for n in (3, 5, 6):
+        x = torch.randn(n, 8)
+        with torch.device("meta"):
+            torch.testing.assert_close(fast(x), w * n)

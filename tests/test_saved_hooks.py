@@ -9,6 +9,7 @@ import logging
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
@@ -127,3 +128,50 @@ def test_graphs_refuse_hooks_around_a_step_that_may_change_values():
     loss.backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     torch.testing.assert_close(other.state_dict(), model.state_dict())
+
+
+def dual(function):
+    def tangent(x):
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(function(forward_ad.make_dual(x, x * 2))).tangent
+
+    return tangent
+
+
+TRANSFORMS = {
+    "vmap": torch.vmap,
+    "grad": lambda f: torch.func.grad(lambda x: f(x).sum()),
+    "jvp": lambda f: lambda x: torch.func.jvp(f, (x,), (x * 2,))[1],
+    "dual": dual,
+    "dual without gradients": lambda f: torch.no_grad()(dual(f)),
+}
+
+
+@pytest.mark.parametrize("how", ["compile", "torch.compile"])
+def test_transforms_around_a_call_act_on_what_eager_calls(how, caplog):
+    """A program's results have no tangents: they would be lost without a word."""
+    x, weight = torch.randn(3, 4), torch.randn(4, 4)
+    called = compiled(how, lambda x: body(x, weight))
+    # TorchDynamo leaves a function to eager mode for good once it has met it in a transform of torch.func
+    kinds = TRANSFORMS if how == "compile" else ["dual", "dual without gradients"]
+    for transform in map(TRANSFORMS.__getitem__, kinds):
+        torch.testing.assert_close(called(x), body(x, weight))
+        expected = transform(lambda x: body(x, weight))(x)
+        with caplog.at_level(logging.WARNING, "gflow"):
+            torch.testing.assert_close(transform(called)(x), expected)
+    told = 1 if how == "compile" else 2  # for each graph
+    assert sum("within transforms" in r.message for r in caplog.records) == told
+
+
+def test_a_graph_within_a_transform_is_refused():
+    class Graph(gflow.nn.Graph):
+        def build(self, x):
+            return torch.sin(x) * x
+
+    graph, x = Graph(), torch.randn(3, 4)
+    for _ in range(2):
+        for transform in TRANSFORMS.values():
+            with pytest.raises(gflow.GraphInputError, match="called within a transform"):
+                transform(graph)(x)
+        with forward_ad.dual_level():  # of others
+            torch.testing.assert_close(graph(x), torch.sin(x) * x)

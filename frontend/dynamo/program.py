@@ -78,7 +78,7 @@ class FxProgram:
         trace = self.found.trace
         arguments: list[Any] = [i.tensor for i in trace.inputs]
         for index, n in zip(self.found.sizes, k if isinstance(k, tuple) else (k,)):
-            arguments[index] = torch.tensor(n)
+            arguments[index] = torch.tensor(n, device="cpu")
         places = [
             (at, index, at_size(value.shape, k), at_size(value.strides, k))
             for at, index in enumerate(self.found.arguments)
@@ -139,7 +139,10 @@ class FxProgram:
         given = list(args)
         tensors: Sequence[torch.Tensor] = call.given(given)
         numbers = [
-            (index, torch.tensor(number.value(given), dtype=call.arguments[index].dtype))
+            (
+                index,
+                torch.tensor(number.value(given), dtype=call.arguments[index].dtype, device="cpu"),
+            )
             for index, number in self.found.numbers.items()
         ]
         args.clear()

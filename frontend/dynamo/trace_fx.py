@@ -187,7 +187,7 @@ class _Converter:
             if own is None:
                 continue
             self.found.sizes += (len(self.trace.inputs),)
-            tensor = torch.tensor(own.most)
+            tensor = torch.tensor(own.most, device="cpu")
             self.count += 1
             value = TraceValue(self.count, (), torch.int64, (), tensor.device, is_number=True)
             self.trace.inputs.append(TraceInput(value, "size", own.name, tensor))
@@ -202,7 +202,7 @@ class _Converter:
             known = TraceValue(self.count, (), dtype, (), torch.device("cpu"), is_number=True)
             self.counted[expr] = known
             self.found.numbers[len(self.trace.inputs)] = counted(expr, self.numbers)
-            tensor = torch.ones((), dtype=dtype)
+            tensor = torch.ones((), dtype=dtype, device="cpu")
             self.trace.inputs.append(TraceInput(known, "scalar", str(expr), tensor))
         return known
 

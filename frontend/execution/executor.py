@@ -24,6 +24,7 @@ from gflow.runtime.distributed import groups
 from gflow.runtime.distributed.shared_work import done_once
 from gflow.runtime.loading import load_program
 from gflow.runtime.stored import cache, program_io
+from gflow.runtime.tensors import on_host
 from gflow.tracing.context.ranks import world_size
 from gflow.tracing.context.watch import current
 from gflow.tracing.data.global_tensors import axes_of
@@ -70,6 +71,7 @@ def composed(run: Runner, parts: Sequence[Compiled]) -> Compiled:
     return replace(parts[0], run=run, takes_rng=takes_rng, timings=timings)
 
 
+@on_host()
 def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     """Lower, compile and load one trace."""
     # start-up: the compiler is loaded by the first compilation

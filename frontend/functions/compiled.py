@@ -18,7 +18,12 @@ from gflow.errors import GraphError, GraphInputError, GraphTraceError, StateChan
 from gflow.lowering.dtypes import LoweringError
 from gflow.nn.graph import Graph
 from gflow.tracing.context.location import here
-from gflow.tracing.context.saved_hooks import may_change_values
+from gflow.tracing.context.saved_hooks import (
+    IN_EAGER,
+    TRANSFORMED,
+    is_transformed,
+    may_change_values,
+)
 from gflow.tracing.program.module_config import set_engine
 from gflow.tracing.program.unwrapped import unwrapped
 
@@ -141,10 +146,13 @@ class _Runner:
                     "function to an engine; call the module outside of it, or in an nn.Graph or gflow.compile"
                 )
             return self.target(*args, **kwargs)
+        if is_transformed():
+            self._pieces().in_eager(TRANSFORMED)
+            return self.target(*args, **kwargs)
         args, kwargs = self._bound(args, kwargs)
         gradients = torch.is_grad_enabled() and self._needs_grad(args, kwargs)
         if gradients and may_change_values():
-            self._pieces().kept_by_hooks()
+            self._pieces().in_eager(IN_EAGER)
             return self.target(*args, **kwargs)
         if holds_state(args, kwargs, self._kinds):
             return self._with_state(args, kwargs)

@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import (
 )
 
 from gflow.tracing.context.location import is_user_code
-from gflow.tracing.context.saved_hooks import IN_EAGER
 from gflow.tracing.reads.reads import OF_ALL_MODULES, Reads
 from gflow.tracing.reads.state import StateGuard
 
@@ -63,7 +62,6 @@ class Split:
         self._options, self._dynamic = options, dynamic
         self._compile()
         self._said: set[tuple[str, str]] = set()
-        self._hooks_said = False
 
     def _compile(self) -> None:
         # start-up: the compiler and TorchDynamo are loaded at their first use
@@ -112,11 +110,11 @@ class Split:
                 "compile(): %s runs in eager mode, since %s", name_of(self._target), reason
             )
 
-    def kept_by_hooks(self) -> None:
-        """Warn once that calls within hooks of saved tensors run in eager mode."""
-        if not self._hooks_said:
-            self._hooks_said = True
-            _log.warning("compile(): %s %s", name_of(self._target), IN_EAGER)
+    def in_eager(self, why: str) -> None:
+        """Warn once that some calls run in eager mode: `IN_EAGER` or `TRANSFORMED`."""
+        if (why, "") not in self._said:
+            self._said.add((why, ""))
+            _log.warning("compile(): %s %s", name_of(self._target), why)
 
     def because_of(self, problem: BaseException) -> None:
         """Warn once why the target is not one program."""

@@ -139,7 +139,7 @@ class TracedInputs:
         """A traced number for a number of the call."""
         values, recorder = self.request.call.values, self.recorder
         dtype = torch.int64 if type(values[position]) is int else torch.float64
-        tensor = torch.tensor(values[position], dtype=dtype)
+        tensor = torch.tensor(values[position], dtype=dtype, device="cpu")
         leaf = Leaf(len(recorder.numbers))
         node = recorder.add_number(values[position], tensor, name, leaf, of_call=True)
         place = Place(None, "call", None, values)

@@ -43,7 +43,7 @@ class Cpu:
 
     def report(self, words: int) -> torch.Tensor:
         """`words` zeros of int64 that kernels write to and the host reads."""
-        return torch.zeros(words, dtype=torch.int64)
+        return torch.zeros(words, dtype=torch.int64, device="cpu")
 
     def placed(self, spans: Sequence[Span]) -> None:
         """Nothing: `checks` is False, so memory is not followed."""

@@ -138,7 +138,7 @@ class LoadedGraph:
             if argument is None:
                 raise ArtifactError("the manifest does not fit the program")
             if kind == "size":
-                variant.arguments.append(torch.zeros((), dtype=torch.int64))
+                variant.arguments.append(torch.zeros((), dtype=torch.int64, device="cpu"))
                 continue
             shape, dtype = argument.type.shape, DTYPES[argument.type.dtype]
             if kind == "number":

@@ -27,7 +27,7 @@ from .call_record import CallRecord
 from .same_step import compare_step
 
 #: represents inputs in lists of the real tensors' addresses
-_NO_INPUT = torch.empty(0)
+_NO_INPUT = torch.empty(0, device="cpu")
 #: roles of tensors that eager code may have saved for its own backward
 _SEEN = ("parameter", "buffer", "input", "constant")
 

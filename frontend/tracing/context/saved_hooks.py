@@ -3,6 +3,9 @@
 Such hooks receive the tensors that eager mode saves for its backward, and may replace them. A compiled program saves
 other tensors. PyTorch's own hooks (`save_on_cpu`, `torch.utils.checkpoint`) return the values that they received, so
 they may run on the tensors of a program.
+
+`torch.func` transforms (vmap, grad, jvp) and forward-mode differentiation (`torch.autograd.forward_ad`) around a call
+act on each call of PyTorch's, and a program is none: its results would have no tangents.
 """
 
 from __future__ import annotations
@@ -10,13 +13,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any
 
 import torch
 import torch.utils.checkpoint
+from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
+from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
+
+from gflow.errors import GraphInputError
+
+from .location import here
 
 _log = logging.getLogger("gflow")
 _top = torch._C._autograd._top_saved_tensors_default_hooks
@@ -28,6 +37,35 @@ IN_EAGER = (
     "runs in eager mode within torch.autograd.graph.saved_tensors_hooks, whose functions see the tensors that eager "
     "mode keeps; with those of PyTorch (save_on_cpu, checkpoint) it runs compiled"
 )
+
+
+#: the warning for a function within a transform
+TRANSFORMED = (
+    "runs in eager mode within transforms of torch.func (vmap, grad, jvp) and torch.autograd.forward_ad, which act on "
+    "PyTorch's own calls"
+)
+
+
+def is_transformed() -> bool:
+    """Whether a `torch.func` transform or a level of forward-mode differentiation is active."""
+    return forward_ad._current_level >= 0 or peek_interpreter_stack() is not None
+
+
+def check_untransformed(tensors: Iterable[Any]) -> None:
+    """Check that no transform would be lost in a graph's call. tensors: its arguments and parameters.
+
+    Raises:
+        GraphInputError: one is batched, or differentiated in forward mode.
+    """
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        wrapped = is_functorch_wrapped_tensor(tensor)
+        if wrapped or forward_ad.unpack_dual(tensor).tangent is not None:
+            raise GraphInputError(
+                f"{here()}: a graph is called within a transform of torch.func or torch.autograd.forward_ad, which "
+                "acts on PyTorch's own calls. Use the transform in build(), or call the module itself."
+            )
 
 
 def may_change_values() -> bool:
@@ -71,15 +109,17 @@ def without_outer_hooks() -> Iterator[None]:
 
 def eager_within_hooks(module: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
     """`run`, a compiled graph of TorchDynamo, with a check of each call: within hooks that may change values, a call
-    with gradients runs as in eager mode, since AOTAutograd saves other tensors."""
-    said = False
+    with gradients runs as in eager mode, since AOTAutograd saves other tensors; so does any within forward-mode
+    differentiation."""
+    said = set[str]()
 
     def call(*args: Any) -> Any:
-        nonlocal said
-        if may_change_values() and torch.is_grad_enabled():
-            if not said:
-                _log.warning("torch.compile: a graph %s", IN_EAGER)
-            said = True
+        hooks = may_change_values() and torch.is_grad_enabled()
+        if hooks or is_transformed():
+            text = IN_EAGER if hooks else TRANSFORMED
+            if text not in said:
+                _log.warning("torch.compile: a graph %s", text)
+            said.add(text)
             return module.forward(*args)
         return run(*args)
 

@@ -315,7 +315,7 @@ def at_one_size(trace: Trace, n: N, arguments: Sequence[Any]) -> tuple[Trace, li
         if entry.role == "size":
             made.inputs[position] = replace(entry, role="constant")
             own, *left = left
-            given[position] = torch.tensor(own, dtype=torch.int64)
+            given[position] = torch.tensor(own, dtype=torch.int64, device="cpu")
     return made, given
 
 

@@ -224,7 +224,7 @@ class Recorder(TorchDispatchMode):
         self.fake_mode.static_shapes = False
         for symbol in (sizes.size, sizes.size.second):
             if symbol is not None:
-                tensor = torch.tensor(symbol.most)
+                tensor = torch.tensor(symbol.most, device="cpu")
                 value = self.value_of(self.add_input(tensor, "size", symbol.name))
                 value.is_number = True
                 self.size.append(value)

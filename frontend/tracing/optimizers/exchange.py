@@ -172,7 +172,7 @@ class Exchange:
                 return wrap(self._node(known))
         dtype = torch.int64 if type(value) is int else torch.float64
         with untraced():
-            tensor = torch.scalar_tensor(value, dtype=dtype)
+            tensor = torch.scalar_tensor(value, dtype=dtype, device="cpu")
         node = self.recorder.add_number(value, tensor, name, Leaf(len(self.recorder.numbers)))
         source = NumberSource(place, key, path, node.value, tensor, value, name)
         self.recorder.numbers.append(source)

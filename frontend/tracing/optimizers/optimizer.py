@@ -269,7 +269,7 @@ class _Tracer(Exchange):
         assert node is not None
         start: float = 0 if node.is_integer else 0.0
         with untraced():
-            tensor = torch.scalar_tensor(start, dtype=node.value.dtype)
+            tensor = torch.scalar_tensor(start, dtype=node.value.dtype, device="cpu")
         place, key, path = at
         name = ".".join(map(str, (self.prefix, "new", len(self.recorder.numbers), key, *path)))
         value = self.recorder.add_number(start, tensor, name, None).value
