@@ -17,6 +17,20 @@ tools/    the command lines: the parts of `gflow-opt`, and `gflow-reduce`
 
 from __future__ import annotations
 
-from .driver.compile import CompileOptions, Programs, compile_module, compile_programs, resolve
+from typing import TYPE_CHECKING, Any
+
+from .driver.options import CompileOptions, Programs, resolve
+
+if TYPE_CHECKING:
+    from .driver.compile import compile_module, compile_programs
 
 __all__ = ["CompileOptions", "Programs", "compile_module", "compile_programs", "resolve"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("compile_module", "compile_programs"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # start-up: a stored program is found without passes and the bindings of MLIR
+    from .driver import compile as found
+
+    return getattr(found, name)

@@ -270,8 +270,8 @@ class GraphConfig(OneFlowSwitches):
         A memory budget takes precedence.
 
         Args:
-            share: from 0 (no recomputation) to 1. The default is 0.02 on CPUs, and 0 on GPUs, for engines and with
-                `enable_compress_memory(False)`.
+            share: from 0 (no recomputation) to 1. The default is 0.02 on CPUs, 0.06 as long as more than
+                65 % of the live values remain; and 0 on GPUs, for engines and with `enable_compress_memory(False)`.
 
         Raises:
             GraphError: `share` is not a number from 0 to 1.

@@ -8,17 +8,27 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from function_trace import trace_graph
 from launched import command
 from torch import Tensor, nn
+from torch._decomp import decomposition_table
 
 import gflow as flow
+from gflow.compiler import CompileOptions
+from gflow.compiler.driver.pipelines import PipelineOptions
 from gflow.dialects.dialect import forget_contexts
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import Program, processor
+from gflow.execution import executor
+from gflow.execution.trace_text import text_of
 from gflow.runtime import Executable
 from gflow.runtime.cpu import jit, llvm, objects
 from gflow.runtime.stored import cache, program_io
@@ -45,15 +55,20 @@ class Step(flow.nn.Graph):
 
 graph = Step()
 losses = [graph(torch.ones(4, 8)).item() for _ in range(3)]
-print(json.dumps({"losses": losses, "phases": sorted(graph.timings), "ir": graph.ir(generic=True)}))
+compiler = [m for m in sys.modules if m.startswith(("torch_mlir", "gflow.lowering", "gflow.compiler.passes"))]
+print(json.dumps({
+    "losses": losses, "phases": sorted(graph.timings), "compiler": compiler, "ir": graph.ir(generic=True),
+}))
 """
 
 
-def run(folder: Path, **environment: str) -> dict[str, object]:
+def run(folder: Path, *, alone: bool = False, **environment: str) -> dict[str, object]:
+    """alone: in a process that has imported nothing before."""
     env = {**os.environ, "GFLOW_CACHE": "1", "GFLOW_CACHE_DIR": str(folder), **environment}
     script = folder.parent / "step.py"
     script.write_text(STEP)
-    done = subprocess.run(command(str(script)), env=env, capture_output=True, text=True)
+    line = [sys.executable, str(script)] if alone else command(str(script))
+    done = subprocess.run(line, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout), "stderr": done.stderr}
 
@@ -111,16 +126,101 @@ def test_second_process_compiles_nothing(
     tmp_path: Path, filled: tuple[Path, dict[str, object]]
 ) -> None:
     folder, first = filled
-    second = run(folder)
+    second = run(folder, alone=True)
     assert "gflow-fuse" in first["phases"]
-    assert "gflow-fuse" not in second["phases"]
+    assert not {"lower", "gflow-fuse"} & set(second["phases"])
     assert "cache" in second["phases"]
+    assert not second["compiler"]
     assert second["losses"] == first["losses"]
     assert second["ir"] == first["ir"]
     assert {p.parent.name for p in entries(folder)} == {"programs", "objects"}
     off = run(tmp_path / "none", GFLOW_CACHE="0")
     assert off["losses"] == first["losses"]
     assert not (tmp_path / "none").exists()
+
+
+def name_of(
+    build: Any, *args: Any, modules: dict[str, nn.Module] | None = None, **options: Any
+) -> str | None:
+    trace = trace_graph("g", build, args, {}, modules or {})
+    return executor._name(trace, replace(CompileOptions(), **options))
+
+
+def scaled(x: Tensor, by: float = 2.0) -> Tensor:
+    return F.softmax(x * by, dim=-1).sum(0)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GFLOW_CACHE", "1")
+    monkeypatch.setenv("GFLOW_CACHE_DIR", str(tmp_path))
+
+
+def test_the_name_of_a_trace_has_all_that_its_program_depends_on(
+    fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(4, 6)
+    given = name_of(scaled, x)
+    assert given is not None
+    assert name_of(scaled, torch.randn(4, 6)) == given
+    batch_norm = nn.BatchNorm1d(6)
+    norms = []
+    for training, affine in ((True, True), (False, True), (True, False)):
+        batch_norm = nn.BatchNorm1d(6, affine=affine).train(training)
+        norms.append(name_of(batch_norm.forward, x, modules={"norm": batch_norm}))
+    names = [
+        given,
+        *norms,
+        name_of(lambda x: scaled(x, 3.0), x),
+        name_of(scaled, torch.randn(4, 7)),
+        name_of(scaled, x.double()),
+        name_of(scaled, torch.randn(6, 4).t()),
+        name_of(lambda x: F.softmax(x * 2.0, dim=-1).sum(0), x),  # the same ops, from another line
+        name_of(scaled, x, target="cuda:90"),
+        name_of(scaled, x, threads=1),
+        name_of(scaled, x, blas=False),
+        name_of(scaled, x, race_products=False),
+        name_of(scaled, x, passes=PipelineOptions(amp="bf16")),
+        name_of(scaled, x, passes=PipelineOptions(straighten="memory")),
+        name_of(scaled, x, passes=PipelineOptions(memory_budget=1 << 20)),
+    ]
+    torch.use_deterministic_algorithms(True)
+    try:
+        names.append(name_of(scaled, x))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    torch.set_default_dtype(torch.float64)
+    try:
+        names.append(name_of(scaled, x))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    monkeypatch.setattr(cache, "fingerprint", lambda: "other sources, processor or libraries")
+    names.append(name_of(scaled, x))
+    assert None not in names
+    assert len(set(names)) == len(names)
+
+
+def test_traces_whose_text_does_not_tell_all_are_lowered(
+    fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(4, 6)
+    custom = torch.library.custom_op(
+        "test_cache::twice", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    custom.register_fake(torch.empty_like)
+    assert name_of(lambda x: torch.ops.test_cache.twice(x), x) is None
+
+    class Dynamic(flow.nn.Graph):
+        def build(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    named = []
+    monkeypatch.setattr(executor, "text_of", lambda trace: named.append(text_of(trace)))
+    Dynamic()(flow.dynamic_dim(x, 0, max=8))
+    assert named == [None]
+    monkeypatch.setattr(executor, "text_of", text_of)
+    monkeypatch.setitem(decomposition_table, torch.ops.aten.softmax.int, scaled)
+    assert name_of(scaled, torch.randn(4, 6)) is None
 
 
 @needs_objects

@@ -181,6 +181,7 @@ def test_memory_of_a_deep_model_grows_with_inputs_of_blocks(
 ) -> None:
     def needs(depth: int, marks: Any) -> int:
         graph = Training(sequence(kind, depth), marks)
+        graph.config.set_recomputation_time(0)
         graph(torch.randn(shape))
         return arena(graph)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -154,6 +155,32 @@ def test_a_graph_that_no_size_can_vary_in_stops_compiling(
     check(function, lambda n: (torch.randn(n, 2),), (2, 3, 4, 5, 6, 7))
     assert len(seen.sized) == 3
     assert any("3 programs for other sizes" in text for text in seen.eager)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.ones(2 ** x.shape[0]) * x.sum(),
+        lambda x: torch.ones(int(x.shape[0] * 0.5) + 1) + x.sum(),
+    ],
+)
+def test_sizes_that_are_no_polynomials_have_a_program_each(
+    function: Callable[[Tensor], Tensor], seen: Compilations
+) -> None:
+    check(function, lambda n: (torch.randn(n, 2),), (3, 5, 4, 3))
+    assert seen.sized
+    assert not seen.eager
+
+
+def test_what_has_no_program_is_said_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.ones(20).as_strided((2, 3), (int(x.sum().item()), 1))
+
+    compiled = torch.compile(function, backend="gflow", dynamic=True)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        torch.testing.assert_close(compiled(torch.ones(3)), torch.ones(2, 3))
+    said = r"cannot compile .*test_dynamo_sizes.py:\d+.*\(\.item\(\)\) can stay a tensor"
+    assert re.search(said, caplog.text)
 
 
 def test_formulas_narrow_their_domain() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 import gflow as flow
 from gflow.compiler import CompileOptions
 from gflow.errors import GraphError
+from gflow.execution.programs import check as check_programs
 from gflow.execution.programs import from_bytes, to_bytes
 from gflow.runtime.composed.frozen import Frozen
 from gflow.runtime.stored.program_io import ProgramError
@@ -301,14 +303,17 @@ def test_programs_as_bytes() -> None:
     graph(torch.randn(2, 3, 8, 8))
     run = run_of(graph)
     made = Programs(run.program, run.constants.program, run.given, run.reads)
-    data = to_bytes(made)
-    assert from_bytes(data) == made
+    check_programs(made)
+    data = to_bytes(made, True)
+    assert from_bytes(data) == from_bytes(data, checked=True) == (made, True)
     alone = Programs(run.program)
-    assert from_bytes(to_bytes(alone)) == alone
+    assert from_bytes(to_bytes(alone, False)) == (alone, False)
     for damaged in (
         data[:8],
         data[:-1],
-        to_bytes(Programs(run.program, run.program, run.given, ())),
+        to_bytes(Programs(run.program, run.program, run.given, ()), False),
     ):
         with pytest.raises(ProgramError):
             from_bytes(damaged)
+    with pytest.raises(ProgramError):
+        check_programs(replace(alone, main=replace(run.program, arena_bytes=-1)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import array
 import collections
+import concurrent.futures
 import configparser
 import contextlib
 import contextvars
@@ -36,7 +37,7 @@ import types
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from datetime import datetime as moment
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ import numpy as np
 import pytest
 import torch
 import tqdm
+from torch import from_numpy
 from torch.nn import functional
 
 import gflow as flow
@@ -554,8 +556,10 @@ _ARRAY = np.zeros(3, np.float32)
         lambda: torch.from_numpy(_ARRAY[::-1].copy()[::2] * 0 + _ARRAY[:2]),
         lambda: torch.as_tensor(_ARRAY, dtype=torch.float64),
         lambda: torch.from_numpy(_ARRAY[1:]),
+        lambda: from_numpy(_ARRAY),
+        lambda convert=from_numpy: convert(_ARRAY)[:1],
     ],
-    ids=["from_numpy", "as_tensor", "asarray", "new", "converted", "part"],
+    ids=["from_numpy", "as_tensor", "asarray", "new", "converted", "part", "by name", "default"],
 )
 def test_updates_of_arrays(made: Callable[[], torch.Tensor]) -> None:
     """An array that exists without `build()` is not updated by a program; one that it makes is its own."""
@@ -678,6 +682,14 @@ def test_iterators_are_told_of() -> None:
         nn.Graph.trace(lambda x: x * next(numbers))(torch.ones(1))
 
 
+class _Waiting:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __await__(self) -> Generator[int]:
+        yield self.n
+
+
 def _changing() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[], Any]]]:
     """Functions that change what Python keeps at each call, and what shows it."""
     grown, fresh = [1.0], array.array("d", [1.0])
@@ -724,8 +736,54 @@ def _changing() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Calla
     base.execute("create table held (n)")
     stack, root = contextlib.ExitStack(), ElementTree.Element("root")
 
+    large, bits, context = np.ones(1 << 15), np.random.PCG64(0), contextvars.copy_context()
+    futures = [concurrent.futures.Future[int]() for _ in range(99)]
+    seeded = torch.Generator().manual_seed(1)
+    ordered = collections.OrderedDict(a=1, b=2, c=3)
+    before, gone, subclasses = len(sys.path), list[int](), list[type]()
+
     class Member:
         pass
+
+    class Other(Member):
+        pass
+
+    class Going:
+        def __del__(self) -> None:
+            gone.append(1)
+
+    class Registered:
+        def __init_subclass__(cls) -> None:
+            subclasses.append(cls)
+
+    class Lazy:
+        @functools.cached_property
+        def scale(self) -> int:
+            grown.append(2.0)
+            return len(grown)
+
+    lazy, swapped = Lazy(), Member()
+
+    def once() -> int:
+        vars(lazy).pop("scale", None)
+        return lazy.scale
+
+    def derived() -> int:
+        class Derived(Registered):
+            pass
+
+        return len(subclasses)
+
+    def of_other_class() -> int:
+        swapped.__class__ = Other if type(swapped) is Member else Member
+        return 1 + (type(swapped) is Other)
+
+    async def counting() -> None:
+        for n in range(1, 99):
+            await _Waiting(n)
+
+    coroutine = counting()
+    coroutine.send(None)
 
     def precise() -> int:
         decimals.prec += 1
@@ -741,6 +799,34 @@ def _changing() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Calla
         return mapped[0]
 
     return {
+        "large array": (lambda x: x * item(large), lambda: large[0]),
+        "bit generator": (lambda x: x * (bits.random_raw() % 9), bits.random_raw),
+        "context": (lambda x: x * context.run(of_context, default), lambda: context.get(default)),
+        "future": (
+            lambda x: (next(f for f in futures if not f.done()).set_result(1), x)[1],
+            lambda: sum(f.done() for f in futures),
+        ),
+        "__del__": (lambda x: (Going(), x)[1], lambda: len(gone)),
+        "subclasses": (lambda x: x * derived(), lambda: len(subclasses)),
+        "cached property": (lambda x: x * once(), lambda: grown),
+        "class of an object": (lambda x: x * of_other_class(), lambda: type(swapped).__name__),
+        "coroutine": (lambda x: x * coroutine.send(None), lambda: coroutine.send(None)),
+        "seed": (
+            lambda x: (seeded.manual_seed(seeded.initial_seed() + 1), x)[1],
+            seeded.initial_seed,
+        ),
+        "filters of warnings": (
+            lambda x: (warnings.filterwarnings("ignore", f"a{next(count)}"), x)[1],
+            lambda: sum(f[1] is not None and f[1].pattern[0] == "a" for f in warnings.filters),
+        ),
+        "order": (
+            lambda x: (ordered.move_to_end(next(iter(ordered))), x)[1],
+            lambda: list(ordered),
+        ),
+        "sys.path": (
+            lambda x: (sys.path.append("nowhere"), x)[1],
+            lambda: [len(sys.path), sys.path.__delitem__(slice(before, None))][0] - before,
+        ),
         "file in memory": (lambda x: (text_file.write("a"), x)[1], text_file.getvalue),
         "what a file in memory gives": (lambda x: x * byte_file.read(1)[0], byte_file.tell),
         "file": (lambda x: (print("a", file=real), x)[1], real.tell),
@@ -854,6 +940,39 @@ def test_what_does_not_change_is_not_told() -> None:
         assert graph(torch.ones(1)).item() == 24
         numbers.write("6")
         assert graph(torch.ones(1)).item() == 32
+
+
+def test_large_arrays_are_told_of_unless_they_are_read_only() -> None:
+    held = np.ones(1 << 15)
+
+    def build(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.from_numpy(held)[1]
+
+    with pytest.warns(UserWarning, match=r"read or change held, an array of 0.2 MiB.*read-only"):
+        nn.Graph.trace(build)(torch.ones(1))
+    call = flow.compile(build)
+    for n in range(3):
+        held[1] = n
+        assert call(torch.ones(1)).item() == n
+    held.setflags(write=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert nn.Graph.trace(build)(torch.ones(1)).item() == 2
+
+
+def test_arrays_over_the_memory_of_updated_tensors() -> None:
+    tensor = torch.ones(2)
+    array_of_it = tensor.numpy()
+
+    def build(x: torch.Tensor) -> torch.Tensor:
+        tensor.add_(1)
+        return x * float(array_of_it[0])
+
+    with pytest.raises(flow.GraphTraceError, match=r"reads array_of_it, a NumPy array over the"):
+        nn.Graph.trace(build)(torch.ones(1))
+    call = flow.compile(build)
+    begin = tensor[0].item()
+    assert [call(torch.ones(1)).item() for _ in range(3)] == [begin + n for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("kind", ["list", "function", "count"])

@@ -20,6 +20,7 @@ from gflow.compiler.driver.pass_manager import run_pipeline
 from gflow.compiler.driver.pipelines import pipeline_for
 from gflow.compiler.emit.triton.toolchain.compile import compile_kernels
 from gflow.compiler.kernel.selection.gpu.product import contraction
+from gflow.compiler.passes.fusion import join_reductions
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import type_of
@@ -112,6 +113,7 @@ def test_backward_of_a_norm(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tiles_of_a_product_sum_columns(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient of the first bias. Where K is split, the kernel that adds up the parts sums the columns."""
     monkeypatch.setenv("GFLOW_CUDA_DEVICE", "interpreter")
+    monkeypatch.setattr(join_reductions, "_PRODUCT_TILE", 64 * 64)
     torch.manual_seed(0)
     width, k, dtype = {
         "one launch": (136, 40, torch.bfloat16),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gflow.compiler.driver.pipelines import pipeline_for
+from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
 from gflow.compiler.emit.triton.toolchain.machine_code import FAMILIES
 from gflow.compiler.targets import (
     CUDA_ARCHS,
@@ -64,6 +64,21 @@ def test_a_gpu_is_asked_for_by_what_it_has(name: str) -> None:
     assert parse_target(name).gpu
     assert "gflow-join-reductions" in pipeline_for(name)
     assert not parse_target("cpu").gpu
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda:90", "hip:gfx942"])
+@pytest.mark.parametrize(
+    ("options", "may"),
+    [
+        (PipelineOptions(), False),
+        (PipelineOptions(recomputation_time=0.02), True),
+        (PipelineOptions(memory_budget=1 << 20), True),
+        (PipelineOptions(straighten="MemoryFirst"), True),
+    ],
+)
+def test_gpus_repeat_casts_only_for_memory(name: str, options: PipelineOptions, may: bool) -> None:
+    repeats = "gflow-repeat-copies" in pipeline_for(name, options)
+    assert repeats == (may or name == "cpu")
 
 
 def test_no_code_asks_for_an_architecture() -> None:

@@ -160,6 +160,11 @@ def test_split_terms() -> None:
     assert launches(program) == ["convolution_2d_weight_grad_partial", "total"]
     (program,) = check(Conv(1, 128, 16, (2, 2), (3, 3), padding=ONE), FORWARD)
     assert launches(program) == ["convolution_2d_partial", "total"]
+    conv = Conv(2, 4, 4, (24, 24), (3, 3), padding=ONE, groups=4)
+    (program,) = check(conv, WEIGHT)
+    assert launches(program) == ["depthwise_weight_grad_partial", "total"]
+    (program,) = check(replace(conv, inputs=(24, 21)), WEIGHT)  # few positions: one launch
+    assert launches(program) == ["depthwise_weight_grad"]
 
 
 def test_zero_sizes() -> None:

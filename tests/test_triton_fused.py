@@ -10,9 +10,10 @@ import test_codegen_elementwise as elementwise
 import test_codegen_random as random_regions
 import test_codegen_reductions as reductions
 import torch
-from codegen_harness import FLOATS, INTEGERS, Arg, Case, b, full, make, reduce, spread
+from codegen_harness import FLOATS, INTEGERS, Arg, Case, b, copies, full, make, reduce, spread
 from tolerance import tolerances
 from triton_harness import compile_case, run_cases
+from triton_interpreter import run_program
 
 from gflow.compiler.kernel.selection.gpu.region import split_reductions, tiling
 from gflow.dialects import builder
@@ -23,6 +24,7 @@ from gflow.dialects.mlir import ir
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are long, and reductions worth sharing, at sizes that the interpreter can do."""
     monkeypatch.setattr(tiling, "MOST_PERSISTENT", 64)
+    monkeypatch.setattr(tiling, "MOST_HELD", 0)
     monkeypatch.setattr(split_reductions, "_LEAST", 64)
     monkeypatch.setattr(split_reductions, "_PIECE", 64)
     monkeypatch.setattr(split_reductions, "_STEPS", 0)
@@ -177,6 +179,24 @@ def _around_a_pivot(x: ir.Value, running: ir.Value) -> list[ir.Value]:
 
 def test_norms_and_softmax() -> None:
     run_cases(_regions())
+
+
+@pytest.mark.parametrize("rows", [1024, 1025])
+def test_columns_are_held(rows: int) -> None:
+    """A short column is read once, and its sums are in float64, as those of a loop."""
+
+    def body(x: ir.Value) -> list[ir.Value]:
+        total = b("reduce", x, dims=(0,), kind="sum", dtype="f64")
+        mean = b("convert", b("mul", total, full(1 / rows, total)), dtype="f32")
+        return [b("sub", x, spread(mean, (rows, 20), 1)), b("sub", total, full(rows, total))]
+
+    case = make(f"centered columns {rows}", [Arg((rows, 20))], body)
+    case.args[0] += 1000
+    program = compile_case(case)
+    source = "".join(kernel.source for kernel in program.triton.values())
+    assert ("for rows_start" in source) == (rows > tiling.MOST_HELD)
+    _, found = run_program(program, copies(case.args))
+    torch.testing.assert_close(found, case.args[0].double().sum(0) - rows, rtol=1e-14, atol=0)
 
 
 @pytest.mark.usefixtures("small_tiles")

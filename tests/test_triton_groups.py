@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -39,13 +39,40 @@ def updates(sizes: Sizes, target: str) -> Program:
             f'%p{i} = "gflow.matmul"(%t{i}, %a{3 * i + 1}) : ({t}, {y}) -> {w}',
             f'%r{i} = "gflow.sub"(%a{3 * i + 2}, %p{i}) : ({w}, {w}) -> {w}',
         ]
-    out = ", ".join(
-        f"{types[3 * i + 2]} {{gflow.alias = {3 * i + 2} : i64}}" for i in range(len(sizes))
-    )
-    back = ", ".join(f"%r{i}" for i in range(len(sizes)))
+    return _compiled(types, given, lines, target)
+
+
+def _compiled(types: Sequence[str], given: str, lines: Sequence[str], target: str) -> Program:
+    """The program of the lines, whose values r0, r1, … update every third argument."""
+    updated = range(2, len(types), 3)
+    out = ", ".join(f"{types[i]} {{gflow.alias = {i} : i64}}" for i in updated)
+    back = ", ".join(f"%r{i // 3}" for i in updated)
     text = f"func.func @f({given}) -> ({out}) {{ {chr(10).join(lines)}\n return {back} : {', '.join(types[2::3])} }}"
     with make_context():
         return compile_module(ir.Module.parse(text), CompileOptions(target=target))
+
+
+def weight_gradients(sizes: Sizes, target: str) -> Program:
+    """The same updates where the gradients are those of pointwise convolutions over 4×4 positions."""
+    types = [
+        t
+        for m, n, k in sizes
+        for t in (
+            f"tensor<{k // 16}x4x4x{m}xbf16>", f"tensor<{k // 16}x4x4x{n}xbf16>", f"tensor<{m}x1x1x{n}xbf16>"
+        )
+    ]  # fmt: skip
+    lines, given = [], ", ".join(f"%a{i}: {t}" for i, t in enumerate(types))
+    for i, (m, n, _) in enumerate(sizes):
+        dy, x, w = types[3 * i : 3 * i + 3]
+        attributes = (
+            'stride = array<i64: 1, 1>, padding = array<i64: 0, 0>, dilation = array<i64: 1, 1>, groups = 1 : i64, '
+            f'layout = "N*C", shape = array<i64: {m}, 1, 1, {n}>'
+        )  # fmt: skip
+        lines += [
+            f'%p{i} = "gflow.convolution_weight_grad"(%a{3 * i + 1}, %a{3 * i}) {{{attributes}}} : ({x}, {dy}) -> {w}',
+            f'%r{i} = "gflow.sub"(%a{3 * i + 2}, %p{i}) : ({w}, {w}) -> {w}',
+        ]
+    return _compiled(types, given, lines, target)
 
 
 def launches(program: Program) -> list[str]:
@@ -61,6 +88,14 @@ def given(sizes: Sizes) -> list[torch.Tensor]:
     ]
 
 
+def _images(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The arguments of `weight_gradients`, as views."""
+    return [
+        a[:, None, None, :] if n % 3 == 2 else a.view(-1, 4, 4, a.shape[1])
+        for n, a in enumerate(args)
+    ]
+
+
 def expected(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [
         w.float() - x.float().T @ y.float() for x, y, w in zip(args[::3], args[1::3], args[2::3])
@@ -72,15 +107,16 @@ def close(args: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> None:
         torch.testing.assert_close(w.float(), value, rtol=2e-2, atol=0.5)
 
 
+@pytest.mark.parametrize("made", [updates, weight_gradients])
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
-def test_products_of_other_sizes(target: str) -> None:
+def test_products_of_other_sizes(target: str, made: Callable[[Sizes, str], Program]) -> None:
     """By pointers and by descriptors, in one launch."""
-    program = updates(ODD, target)
+    program = made(ODD, target)
     (name,) = launches(program)
     assert name.startswith("grouped_matmul")
     args = given(ODD)
     want = expected(args)
-    run_program(program, args)
+    run_program(program, args if made is updates else _images(args))
     close(args, want)
 
 

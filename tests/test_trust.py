@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
 import logging
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -32,6 +35,7 @@ from gflow.dialects.program import (
     Program,
     Result,
     TensorRef,
+    environment,
 )
 from gflow.dialects.program.form import ProgramError, check_value, decode, encode, seal
 from gflow.dialects.types import TensorType
@@ -191,6 +195,70 @@ def test_switches_that_say_nothing_sensible(
     assert "nothing is cached" in caplog.text
 
 
+@pytest.mark.parametrize("value", ["yes please", "full of errors", "-3"])
+@pytest.mark.parametrize("name", ["GFLOW_PROGRESS", "GFLOW_CUDA_SYNC", "GFLOW_TRACEBACKS"])
+def test_values_of_switches_that_are_none(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, value)
+    environment._say_once.cache_clear()
+    for _ in range(2):
+        if name == "GFLOW_TRACEBACKS":
+            assert environment.chosen(name, "full") == ""
+        else:
+            assert environment.switch(name, name == "GFLOW_PROGRESS") == (name == "GFLOW_PROGRESS")
+    assert [r.message for r in caplog.records] == [caplog.records[0].message]
+    assert f"{name}={value!r}" in caplog.text
+
+
+@pytest.mark.parametrize("given", ["key", "./keys/key", ".", "folder"])
+def test_paths_of_keys_that_are_none(
+    given: str, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A relative one would be another key in another directory."""
+    cache.write("programs", "a", b"data")
+    path = str(folder / "programs") if given == "folder" else given
+    monkeypatch.setenv("GFLOW_KEY_FILE", path)
+    for _ in range(2):
+        assert cache.read("programs", "a") is None
+        cache.write("programs", "b", b"data")
+    said = f"{path} is not a file" if given == "folder" else "is no absolute path"
+    assert len(caplog.records) == 2
+    assert all(said in r.message for r in caplog.records)
+    assert not (folder / "programs" / "b").exists()
+
+
+@needs_posix
+def test_processes_that_write_one_entry(folder: Path) -> None:
+    """Some are killed while they write, and the entry is cut off by others: a read gives one of them whole, or none."""
+    bodies = [bytes([n]) * 50_000 * (n + 1) for n in range(3)]
+    cache.write("programs", "a", bodies[0])
+    writers = []
+    for body in bodies:
+        pid = os.fork()
+        if not pid:
+            while True:
+                cache.write("programs", "a", body)
+        writers.append(pid)
+    found = set()
+    try:
+        for n in range(400):
+            body = cache.read("programs", "a")
+            assert body is None or body in bodies
+            found.add(body)
+            if n == 200:
+                os.kill(writers[0], signal.SIGKILL)
+            if n % 10 == 0:
+                with contextlib.suppress(OSError):
+                    os.truncate(folder / "programs" / "a", n * 100)
+    finally:
+        for pid in writers:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    assert len(found - {None}) > 1
+
+
 def _full(*_: Any, **__: Any) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -223,9 +291,6 @@ def test_a_disk_that_is_full_for_safetensors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It writes by itself, and has errors of its own."""
-    import resource
-    import signal
-
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
@@ -236,6 +301,22 @@ def test_a_disk_that_is_full_for_safetensors(
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not objects.supported(), reason="no files in memory")
+def test_a_process_that_may_write_no_files(folder: Path) -> None:
+    """LLVM would end the process where it cannot write an object file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        x = torch.randn(3)
+        graph = flow.nn.Graph.trace(lambda x: (x * 7.25).sin().cumsum(0) + 3)
+        torch.testing.assert_close(graph(x), (x * 7.25).sin().cumsum(0) + 3)
+        with pytest.raises(OSError, match=r"ulimit -f|not saved"):
+            flow.save(graph, folder.parent / "saved")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (folder.parent / "saved").exists()
 
 
 def test_an_interrupt_says_what_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 compile          from a module in the dialect to a program that the runtime can run
 inputs           reads files, and parses MLIR text into a module or diagnostics
 internal         turns unexpected exceptions into diagnostics: the failing part, the op, and what to do
+options          options of a compilation, and the programs that it gives
 pass_manager     runs textual pass pipelines that mix upstream passes and ours
 pipeline_text    the textual form of pass pipelines: `builtin.module(func.func(cse,gflow-fuse{max-ops=64}))`
 pipelines        the default pass pipelines by target, and the switches that change them

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from gflow.dialects.mlir import ir
+from gflow.dialects.program.environment import switch
 
 from ..ir.diagnostics import Diagnostic, at_operation
 
-#: environment variable; any value but 0 shows tracebacks
+#: environment variable; 1 shows tracebacks
 DEBUG_VARIABLE = "GFLOW_DEBUG"
 
 
 def debugging() -> bool:
     """Whether unexpected exceptions are raised unchanged."""
-    return os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
+    return switch(DEBUG_VARIABLE, False)
 
 
 def internal_error(error: Exception, where: str, root: ir.Operation) -> Diagnostic:

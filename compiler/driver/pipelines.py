@@ -18,6 +18,7 @@ class PipelineOptions:
         memory_fraction: the same as a share of the arena without recomputation, from 0 to 1.
         recomputation_time: without a budget, the share of the predicted time of a step that recomputation may add to
             lower its memory, from 0 to 1. None: 0.02 for CPUs, 0 for GPUs, for engines and without `compress_memory`.
+            With 0, casts and copies are not repeated on GPUs either.
         straighten: the algorithm that orders ops, the `algorithm` option of `gflow-schedule`.
         compress_memory: reuse the memory of values that are no longer live.
         choose_best_allocation: try all allocation strategies and a local search, not only the three fastest strategies.
@@ -108,9 +109,11 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
     elif options.memory_fraction:
         passes.append(f"gflow-rematerialize{{fraction={options.memory_fraction} {counted}}}")
     elif share := _recomputation_time(options, target):
-        passes.append(f"gflow-rematerialize{{slowdown={share}{_times(target)}}}")
+        enough = options.recomputation_time is None
+        more = f" slowdown-to-enough={_RECOMPUTATION_TO_ENOUGH}" if enough else ""
+        passes.append(f"gflow-rematerialize{{slowdown={share}{more}{_times(target)}}}")
     passes.append("gflow-materialize")
-    if options.compress_memory:
+    if options.compress_memory and (not target.gpu or _takes_time(options, target)):
         passes.append("gflow-repeat-copies")
     if options.multi_tensor_update:
         passes.append("gflow-merge-updates")
@@ -217,6 +220,9 @@ def _schedule(options: PipelineOptions, target: Target) -> str:
 #: time without it, since less memory is moved
 _RECOMPUTATION_TIME = 0.02
 
+#: the same, as long as more than 65 % of the live bytes remain
+_RECOMPUTATION_TO_ENOUGH = 0.06
+
 
 def _recomputation_time(options: PipelineOptions, target: Target) -> float:
     """The share of a step's predicted time that recomputation may add."""
@@ -224,6 +230,12 @@ def _recomputation_time(options: PipelineOptions, target: Target) -> float:
         return options.recomputation_time
     plain = not target.gpu and not options.engine and not options.module_engines
     return _RECOMPUTATION_TIME if plain and options.compress_memory else 0.0
+
+
+def _takes_time(options: PipelineOptions, target: Target) -> bool:
+    """Whether a step may take longer for the sake of its memory."""
+    wanted = options.memory_budget or options.memory_fraction or options.straighten == "MemoryFirst"
+    return bool(wanted or _recomputation_time(options, target))
 
 
 def _times(target: Target) -> str:

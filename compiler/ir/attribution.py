@@ -19,7 +19,7 @@ from gflow.dialects.program import (
     WaitStep,
 )
 
-from .contractions import root_of
+from .fused import root_of
 from .locations import Source, source_of
 from .ssa import Op, read_body
 from .views import IN_PLACE

@@ -24,8 +24,8 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType, row_major_strides, type_of, without_ones
 
-from ..ir.contractions import CONTRACTIONS
 from ..ir.errors import CannotLower
+from ..ir.fused import CONTRACTIONS
 from ..ir.ssa import Op
 from ..ir.views import Row
 from ..memory.analyses import analysis

@@ -8,7 +8,7 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.ops.distribution import ORDERED, SHARD
 from gflow.dialects.types import is_row_major
 
-from ..ir.contractions import root_of, root_operands
+from ..ir.fused import root_of, root_operands
 from ..ir.ssa import Op
 from ..ir.views import PADDED, Layout, is_view
 

@@ -15,7 +15,7 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.types import HALVES, is_row_major, row_major_strides, share_memory, type_of
 
-from ..ir.contractions import root_of, root_operands
+from ..ir.fused import root_of, root_operands
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, extent_bytes, is_view, layouts, readers, row_of
 from .in_place import OVERWRITES, adds_in_place

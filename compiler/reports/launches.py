@@ -31,9 +31,9 @@ from gflow.dialects.types import TensorType
 
 from ..emit.triton.build import build_with
 from ..emit.triton.program_builder import Builder
-from ..ir.contractions import root_of
 from ..ir.cost import Cost, cost_of, rate
 from ..ir.cost import seconds as least_seconds
+from ..ir.fused import root_of
 from ..ir.locations import Source, source_of
 from ..ir.ssa import Op, aliases
 from ..ir.tables import count_text, ratio, table, time_text

@@ -13,9 +13,8 @@ Sources of the fields for NVIDIA's GPUs:
 - `parameters`: drivers before CUDA 12.1 take 4,096 bytes; part of it is kept for the parameters that Triton adds.
 - `recompute`: 20 operations (an H100's 67 TFLOP/s of float32 over 3.35 TB/s) for each of the four bytes that an
   element in half precision moves when it is stored and loaded once.
-- `column`: 256 rows of a cache line are 32 KiB, which the first-level caches of all these devices hold. Counted, not
-  measured on a device: with longer columns, a second pass of few programs takes as long as a launch over the whole
-  device.
+- `column`: 1,024 rows of a sector of 32 bytes are 16 values of 4 bytes for each of 512 threads, kept in registers.
+  Counted, not measured on a device.
 - `partial_sums`: an estimate: enough blocks to fill the device, and few enough that their results are small.
 - `in_flight`, `ahead`, `row`: from Little's law and measurements (`docs/decisions.md`). Only the choice of tiles uses
   them.
@@ -96,7 +95,7 @@ class Device:
         descriptor: seconds to create the tensor descriptors of a program.
         next_tile: seconds between two tiles of one persistent program.
         recompute: operations (an add is 1) up to which an element is recomputed instead of stored and loaded.
-        column: the most rows of a column kernel whose programs pass over their columns again after summing them.
+        column: the most rows of a column kernel that also computes what needs its columns again after their sums.
         partial_sums: blocks of rows per multiprocessor in sums over columns; the sums of a block are in registers.
     """
 
@@ -127,8 +126,8 @@ class Device:
     descriptor: float = 1e-6
     next_tile: float = 0.4e-6
     recompute: int = 80
-    column: int = 256
-    partial_sums: int = 4
+    column: int = 1024
+    partial_sums: int = 2
 
 
 def _gpu(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from gflow.compiler.ir.fused import narrow_fused
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.records import record
@@ -228,24 +229,7 @@ def _narrow_fused(module: ir.Operation, numbers: Sequence[int]) -> None:
     """Rebuild kernels without operands that their regions do not read and without unused results."""
     kernels = _fused(module)
     for n in reversed(numbers):
-        op = kernels[n]
-        block = op.regions[0].blocks[0]
-        last = block.operations[-1].operation
-        unread = [i for i, a in enumerate(block.arguments) if next(iter(a.uses), None) is None]
-        kept = [i for i, r in enumerate(op.results) if next(iter(r.uses), None) is not None]
-        operands = [v for i, v in enumerate(op.operands) if i not in unread]
-        with ir.InsertionPoint(last), last.location:
-            builder.build_op("yield", [last.operands[i] for i in kept], result_types=[])
-        last.erase()
-        for i in reversed(unread):
-            block.erase_argument(i)
-        types = [t for t in (try_tensor_type(op.results[i].type) for i in kept) if t is not None]
-        with ir.InsertionPoint(op), op.location:
-            new = builder.build_op("fused", operands, result_types=types)
-        block.append_to(new.regions[0])
-        for i, result in zip(kept, new.results):
-            op.results[i].replace_all_uses_with(result)
-        op.erase()
+        narrow_fused(kernels[n])
 
 
 # -- attributes

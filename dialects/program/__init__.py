@@ -2,9 +2,10 @@
 
 A `Program` has kernels, a flat list of steps, and the address of every tensor. Other modules of the package:
 
-accesses   the memory that each step may read and write, from the IR; the runtime's checks compare a run with it
-form       a `Program` as JSON and back, without pickle
-processor  the instruction sets that code for this CPU may use: those it has, or those that `GFLOW_CPU_ISA` allows
+accesses     the memory that each step may read and write, from the IR; the runtime's checks compare a run with it
+environment  environment variables that are switches
+form         a `Program` as JSON and back, without pickle
+processor    the instruction sets that code for this CPU may use: those it has, or those that `GFLOW_CPU_ISA` allows
 """
 
 from __future__ import annotations

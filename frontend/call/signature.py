@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from gflow.errors import GraphInputError
+from gflow.runtime.tensors import DTYPES
 from gflow.tracing.context.location import here
 from gflow.tracing.context.wrappers import LAZY
 from gflow.tracing.data.bound_call import BoundCall, input_names
@@ -27,6 +28,8 @@ _PLAIN = (
 #: marks in the key of a tensor whose memory does not hold its elements: programs support conjugate views, and tracing
 #: refuses the others
 _CONJUGATE, _NOT_IN_MEMORY = ("conjugate",), ("not in memory",)
+#: dtypes of the dialect
+_DTYPES = frozenset(DTYPES.values())
 #: types of arguments that are leaves, and are their own key
 _OWN_KEY = frozenset({type(None), bool, int, str})
 
@@ -251,8 +254,6 @@ def check_tensors(call: BoundCall, table: ModuleTable) -> None:
     Raises:
         GraphInputError: one does not, belongs to a lazy module, or is on another device.
     """
-    from gflow.lowering.dtypes import TO_MLIR  # loads the compiler, which start-up must not
-
     known: tuple[str, torch.device] | None = None
     tensors = [(f"parameter {s.name!r}", s.tensor) for s in table.slots]
     tensors += [
@@ -261,7 +262,7 @@ def check_tensors(call: BoundCall, table: ModuleTable) -> None:
     for name, tensor in tensors:
         if torch.nn.parameter.is_lazy(tensor):
             raise GraphInputError(f"{here()}: {name} {LAZY}")
-        if tensor.is_quantized or tensor.dtype not in TO_MLIR:
+        if tensor.is_quantized or tensor.dtype not in _DTYPES:
             raise GraphInputError(
                 f"{here()}: {name} has dtype {tensor.dtype}, which a graph cannot take; "
                 "convert it first, e.g. with .float()."

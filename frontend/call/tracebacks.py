@@ -7,9 +7,9 @@ names the line. Other errors, inside of gflow, keep all frames, and so does ever
 
 from __future__ import annotations
 
-import os
 from types import TracebackType
 
+from gflow.dialects.program.environment import chosen
 from gflow.errors import GraphError
 from gflow.tracing.context.location import is_user_code, owner_of
 
@@ -19,7 +19,7 @@ _PLACE = "\n  at "
 
 def without_internals(error: BaseException) -> BaseException:
     """The error, to be raised by the one frame of gflow's that remains."""
-    if not isinstance(error, Exception) or os.environ.get("GFLOW_TRACEBACKS") == "full":
+    if not isinstance(error, Exception) or chosen("GFLOW_TRACEBACKS", "full"):
         return error
     if not _is_explained(error):
         return error

@@ -194,22 +194,35 @@ def _divided(
         found = in_pieces(module, views, compile)
     if found is None:
         _log.warning(
-            "torch.compile: the %s graph runs through PyTorch op by op; gflow cannot compile %s",
+            "torch.compile: the %s graph runs through PyTorch op by op; gflow cannot compile %s%s",
             phase,
             error,
+            _way_out(error),
         )
         return partial(_interpret, module)
     divided, left = found
     _log.warning(
         (
             "torch.compile: the %s graph is split into several programs, with %s through PyTorch; gflow "
-            "cannot compile %s"
+            "cannot compile %s%s"
         ),
         phase,
         ", ".join(left),
         error,
+        _way_out(error),
     )
     return partial(_interpret, divided)
+
+
+def _way_out(error: Exception) -> str:
+    """What to do about a graph that cannot be one program."""
+    if not isinstance(error, Fixed):
+        return ""
+    return (
+        ". A size, a stride or a number there is not a polynomial of the sizes of the arguments: "
+        "torch.compile(dynamic=False) compiles a program for each size; a number out of a tensor (.item()) can stay a "
+        "tensor"
+    )
 
 
 def _load(found: FxTrace, options: CompileOptions, arena: Arena) -> FxProgram:

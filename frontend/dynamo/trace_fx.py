@@ -172,7 +172,10 @@ class _Converter:
             self._add_sizes(self.formulas.symbol)
         for node in self.module.graph.nodes:
             self.now = node
-            getattr(self, f"_{node.op}")(node)
+            try:
+                getattr(self, f"_{node.op}")(node)
+            except (Fixed, Untraceable) as error:
+                raise type(error)(f"{error} ({_place(node, self.phase)})") from error
         for index, value in self.updates.items():
             entry = self.trace.inputs[index]
             self.trace.outputs.append(TraceOutput(value, index, entry.name))
@@ -592,6 +595,12 @@ def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
         all(s == o or n == 1 for s, o, n in zip(strides, own, shape))
         or _memory_order(shape, strides) is not None
     )
+
+
+def _place(node: torch.fx.Node, phase: str) -> str:
+    """Where a node is from, in messages: its line, or its name without one."""
+    loc = location(node.meta, phase)
+    return str(loc) if loc.line else f"{'argument ' if node.op == 'placeholder' else ''}{node.name}"
 
 
 def location(meta: Mapping[str, Any], phase: str) -> SourceLoc:

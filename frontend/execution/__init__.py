@@ -4,5 +4,6 @@ device    the device for which a graph is compiled: that of its tensors, or anot
 executor  from a trace to an executable: lowering, compiler, runtime
 frozen    which tensors of a trace are constant between calls
 programs  programs as bytes, for the cache and for other ranks
+trace_text  a trace as text, by which a stored program is found without lowering
 races     timed comparisons of kernels on this processor: short runs, each comparison once, results kept on disk
 """

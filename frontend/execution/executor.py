@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
@@ -13,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from gflow.dialects.distribution.mesh import MESH
 from gflow.dialects.program import Program
 from gflow.dialects.records import record
 from gflow.errors import GraphError, GraphInputError, GraphTraceError
@@ -29,9 +30,10 @@ from gflow.tracing.context.watch import current
 from gflow.tracing.data.global_tensors import axes_of
 from gflow.tracing.data.trace import Trace
 
-from .device import add_code, allow_tf32, for_tensors, gpu_of, tuned
+from .device import add_code, allow_tf32, for_tensors, gpu_of, tf32_kinds, tuned
 from .frozen import freeze
-from .programs import from_bytes, to_bytes
+from .programs import check, from_bytes, to_bytes
+from .trace_text import text_of
 
 if TYPE_CHECKING:
     from gflow.compiler import CompileOptions, Programs
@@ -74,10 +76,6 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     """Lower, compile and load one trace."""
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import CompileOptions
-    from gflow.dialects.dialect import forget_contexts
-    from gflow.lowering.global_view import has_gradients, result_shardings
-
-    from .races import racing
 
     watcher = current()
     gpu = gpu_of(trace)
@@ -86,25 +84,17 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
         options = replace(options, passes=replace(options.passes, module_engines=True))
     if options.passes.amp and options.target == "cpu":
         _say_slow()
-    if options.target == "cpu":
-        options = replace(options, on_kernels=jit.begin_kernels)
-        if options.race_products:
-            options = replace(options, racing=racing())
     watcher.traced(trace)
     if options.passes.freeze:
         freeze(trace, options.passes, options.target)
-    watcher.phase("lower")
     start = time.perf_counter()
-    module = _lowered(trace, options)
-    shardings = [] if trace.mesh is None else result_shardings(module)
-    if trace.mesh is not None:
-        use_groups(trace.mesh)
-        if options.passes.zero and not has_gradients(module):
-            _check_shared(trace)
-    lowered = time.perf_counter()
-    takes_rng = _argument_count(module) > len(trace.inputs)
-    made = _compile(module, options, trace)
-    del module
+    name = _name(trace, options)
+    stored = None if name is None else _stored(name, options, start)
+    if stored is None:
+        stored, shardings = _lowered_and_compiled(trace, options, name)
+    else:
+        shardings = []
+    made, takes_rng = stored
     _check_divided(trace, made.main)
     programs = []
     for program in (made.main, made.prologue):
@@ -121,11 +111,71 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
         constants = constants_of(programs[1], [i.name for i in read], tensors, gpu)
         executable = Frozen(constants, made.reads, executable, made.given)
     loaded = time.perf_counter()
-    timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
-    options = replace(options, on_phase=None, on_kernels=None, racing=None)
-    forget_contexts()
+    timings = {**options.timing, "load": loaded - compiled}
+    options = replace(options, on_phase=None)
+    dialect = sys.modules.get("gflow.dialects.dialect")  # a stored program needs none
+    if dialect is not None:
+        dialect.forget_contexts()
     device.release_memory()
     return Compiled(executable, takes_rng, program.ir, timings, options, program, shardings)
+
+
+def _name(trace: Trace, options: CompileOptions) -> str | None:
+    """The name of a trace's programs in the cache: of all that lowering and the compiler read. None without a cache,
+    or where that is more than the text of the trace."""
+    text = None if cache.directory() is None else text_of(trace)
+    if text is None:
+        return None
+    # start-up: the compiler is loaded by the first compilation
+    from gflow.compiler import resolve
+
+    read = (
+        bool(options.passes.amp), options.passes.for_onnx, tf32_kinds(), options.race_products,
+        torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(),
+    )  # fmt: skip
+    return cache.key("trace", text, repr(read), repr(resolve(options)))
+
+
+def _stored(name: str, options: CompileOptions, start: float) -> tuple[Programs, bool] | None:
+    """The programs of this name in the cache, and whether they take a seed; None if there are none."""
+    data = cache.read("programs", name)
+    if data is None:
+        return None
+    current().phase("cache")
+    try:
+        found = from_bytes(data, checked=True)
+    except program_io.ProgramError as error:
+        cache.discard("programs", name, str(error))
+        return None
+    options.timing["cache"] = time.perf_counter() - start
+    return found
+
+
+def _lowered_and_compiled(
+    trace: Trace, options: CompileOptions, name: str | None
+) -> tuple[tuple[Programs, bool], list[Any]]:
+    """The programs of a trace, whether they take a seed, and the shardings of the trace's results. name: that under
+    which the cache does not have the programs; None if the name depends on the module."""
+    # start-up: a stored program needs neither lowering nor the bindings of MLIR
+    from gflow.lowering.global_view import has_gradients, result_shardings
+
+    from .races import racing
+
+    if options.target == "cpu":
+        options = replace(options, on_kernels=jit.begin_kernels)
+        if options.race_products:
+            options = replace(options, racing=racing())
+    current().phase("lower")
+    start = time.perf_counter()
+    module = _lowered(trace, options)
+    shardings = [] if trace.mesh is None else result_shardings(module)
+    if trace.mesh is not None:
+        use_groups(trace.mesh)
+        if options.passes.zero and not has_gradients(module):
+            _check_shared(trace)
+    options.timing["lower"] = time.perf_counter() - start
+    takes_rng = _argument_count(module) > len(trace.inputs)
+    return (_compile(module, options, trace, takes_rng, name), takes_rng), shardings
 
 
 def _check_shared(trace: Trace) -> None:
@@ -194,7 +244,8 @@ def use_groups(mesh: Any) -> None:
 
 def program_of(trace: Trace, options: Any) -> Any:
     """The program of a trace, without machine code for a GPU."""
-    return _compile(_lowered(trace, options), options, trace).main
+    module = _lowered(trace, options)
+    return _compile(module, options, trace, _argument_count(module) > len(trace.inputs)).main
 
 
 def _lowered(trace: Trace, options: Any, which: int = 0) -> Any:
@@ -226,12 +277,18 @@ def programs_for(
     return found
 
 
-def _compile(module: Any, options: Any, trace: Trace) -> Programs:
-    """The programs of a module: from the disk cache, from another rank that runs it as well, or compiled."""
+def _compile(
+    module: Any, options: Any, trace: Trace, takes_rng: bool, name: str | None = None
+) -> Programs:
+    """The programs of a module: from the disk cache, from another rank that runs it as well, or compiled.
+
+    name: that under which the cache does not have them; None if their name is a hash of the module.
+    """
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import compile_programs, resolve
     from gflow.compiler.driver.pass_manager import PipelineError
     from gflow.compiler.ir.errors import BudgetError
+    from gflow.dialects.distribution.mesh import MESH
 
     allow_tf32(module, options)
 
@@ -250,36 +307,44 @@ def _compile(module: Any, options: Any, trace: Trace) -> Programs:
             ) from None
 
     shared = MESH in module.operation.attributes and world_size() > 1
-    if cache.directory() is None and not shared:
+    cached = cache.directory() is not None
+    if not cached and not shared:
         return compiled()
-    start = time.perf_counter()
-    code = io.BytesIO()
-    module.operation.write_bytecode(code)
-    name = cache.key(code.getvalue(), repr(resolve(options)))
-    data = cache.read("programs", name) if cache.directory() is not None else None
+    if name is None or shared:
+        start = time.perf_counter()
+        code = io.BytesIO()
+        module.operation.write_bytecode(code)
+        name = cache.key(code.getvalue(), repr(resolve(options)))
+        found = _stored(name, options, start) if cached else None
+        if found is not None:
+            return found[0]
     made: Any = None
-    if data is None and shared and dist.get_backend() != "fake":
+    if shared and dist.get_backend() != "fake":
 
         def make() -> bytes:
             nonlocal made
             made = compiled()
-            return to_bytes(made)
+            return to_bytes(made, takes_rng)
 
         current().phase("compile on one rank")
-        data = done_once(name, trace.name, make)
-    if made is None and data is not None:
-        current().phase("cache")
-        try:
-            programs = from_bytes(data)
-        except program_io.ProgramError as error:
-            cache.discard("programs", name, str(error))
-            data = None
-        else:
-            options.timing["cache"] = time.perf_counter() - start
-            return programs
+        given = done_once(name, trace.name, make)
+        if made is None and given is not None:
+            current().phase("cache")
+            with contextlib.suppress(
+                program_io.ProgramError
+            ):  # of another version: this rank compiles, too
+                made = from_bytes(given)[0]
     programs = compiled() if made is None else made
-    if cache.directory() is not None:
-        cache.write("programs", name, data or to_bytes(programs))
+    if cached:
+        try:
+            check(programs)
+        except program_io.ProgramError as error:
+            _log.warning(
+                "%s: its program is not cached, since it fails the check of stored programs (please report this): %s",
+                trace.name, error,
+            )  # fmt: skip
+        else:
+            cache.write("programs", name, to_bytes(programs, takes_rng))
     return programs
 
 

@@ -11,13 +11,16 @@ import torch
 from gflow.tracing.context.location import is_user_code, user_frame
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.trace import Trace
+from gflow.tracing.program.aliases import describe_input
 from gflow.tracing.program.module_config import changes, is_checkpointed
 from gflow.tracing.program.modules import ModuleTable, Reached, give_up_traced
 from gflow.tracing.reads.changes import (
     lose_arguments,
+    lose_settings,
     put_back,
     refuse_changes,
     refuse_lasting,
+    refuse_shared_arrays,
     warn_of_cached,
     warn_of_changes,
     warn_of_constants,
@@ -109,8 +112,10 @@ class Reading:
         if own := {id(t) for t in self.reached.owned}:
             before = [r for r in before if r.kind != "item" or id(now(r)) not in own]
         lose_arguments(self.graph, self.name, trace.rearranged, home, self.live)
+        lose_settings(self.graph, self.name, trace.passing, home, self.live)
         if self.live:
-            refuse_changes(self.name, before, self.reached.lost, codes, home)
+            finalized = self.before.finalized
+            refuse_changes(self.name, before, self.reached.lost, codes, home, finalized)
         warn_of_changes(self.graph, self.name, before, self.reached, codes, home)
         after = Reads(self.frames.codes).walk(self.roots)
         cleared = [path for path, cached in after.cached if give_up_traced(cached)]
@@ -120,6 +125,9 @@ class Reading:
         if self.graph.__dict__.get("keeps_python_state"):
             refuse_lasting(self.name, after, home)
         warn_of_constants(self.graph, self.name, after, home)
+        written = [trace.inputs[o.alias] for o in trace.outputs if o.alias is not None]
+        updated = [(describe_input(i), i.tensor) for i in written if i.tensor is not None]
+        refuse_shared_arrays(self.name, after, updated, home)
         own = {id(d) for m in self.table.modules for d in (m._parameters, m._buffers, m._modules)}
         reads = [
             r for r in after.found if r.kind not in ("slot", "size") or id(r.holder) not in own

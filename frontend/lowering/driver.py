@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 from typing import Any
 
 from gflow.dialects import marks
@@ -65,7 +64,7 @@ def lower(
         module = ir.Module.create()
         types = [_input_type(i) for i in trace.inputs]
         with ir.InsertionPoint(module.body):
-            function = func_dialect.FuncOp(_symbol(trace.name), ir.FunctionType.get(types, []))
+            function = func_dialect.FuncOp(trace.symbol, ir.FunctionType.get(types, []))
         block = ir.Block.create_at_start(function.operation.regions[0], types)
         em = Emitter(block, target == "cpu", halves, for_onnx)
         em.trace = trace
@@ -116,13 +115,6 @@ def _input_type(given: TraceInput) -> ir.Type:
             f"take; convert it first (supported: {', '.join(str(d) for d in TO_MLIR)})"
         )
     return ir.RankedTensorType.get(list(given.value.shape), ir.Type.parse(dtype))
-
-
-def _symbol(name: str) -> str:
-    """The function's name: the graph's name without its number, so that all graphs of a class have the same program,
-    and find it in the cache."""
-    name = re.sub(r"_\d+(_update)?$", r"\1", name)
-    return "".join(c if c.isalnum() or c in "_.$" else "_" for c in name) or "main"
 
 
 def _live(trace: Trace) -> tuple[list[TraceOp], set[int]]:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 import time
 import weakref
 from typing import Any
 
+from gflow.dialects.program.environment import switch
 from gflow.tracing.context.threads import BESIDE
 from gflow.tracing.context.watch import Watcher
 
@@ -28,7 +28,7 @@ _PASSES = 16
 
 def progress(name: str) -> Progress | None:
     """The observer that shows the progress of a build; None if it is disabled."""
-    if os.environ.get("GFLOW_PROGRESS", "1").lower() in ("0", "off", "false", "no"):
+    if not switch("GFLOW_PROGRESS", True):
         return None
     try:
         return ProgressBar(name) if sys.stderr.isatty() else ProgressLines(name)

@@ -108,6 +108,34 @@ def check_arrays(tracing: TracedInputs) -> None:
             )
 
 
+def check_hooks(tracing: TracedInputs) -> None:
+    """Check that no hook of a gradient that `build()` registers on a tensor from outside stays after it.
+
+    Raises:
+        GraphTraceError: one does. In eager each call would add another one.
+    """
+    for handle, name, place in tracing.rewrites.hooked:
+        if handle.id in (handle.hooks_dict_ref() or ()):
+            raise GraphTraceError(
+                f"{describe(place)}: build() of {tracing.name} calls {name}() of a tensor from outside, and the hook "
+                "stays there. build() runs once for each program, not at every call. Register it before the call, or "
+                "remove it in build() (handle.remove())."
+            )
+
+
+def changed_flags(tracing: TracedInputs) -> list[tuple[str, tuple[str, int]]]:
+    """Of which tensors that stay `build()` leaves `requires_grad` changed, with the lines."""
+    found = []
+    for real, proxy, place in tracing.rewrites.flagged.values():
+        with torch._C.DisableTorchFunction():
+            if real.requires_grad == proxy.requires_grad:
+                continue
+            entry = tracing.recorder.inputs[tracing.rewrites.proxies[id(real)].index]
+            text = f"requires_grad of {describe_input(entry)} ({real.requires_grad} to {proxy.requires_grad})"
+        found.append((text, (place.file, place.line)))
+    return found
+
+
 def check_assigned(tracing: TracedInputs, assigned: Collection[int], where: str) -> None:
     """Check inputs whose data the call replaced (`x.data = y`).
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from types import (
-    AsyncGeneratorType,
     CodeType,
-    CoroutineType,
     FrameType,
     FunctionType,
     ModuleType,
@@ -131,7 +129,7 @@ def _has_size(leaf: Any) -> bool:
 
 def _holds_tensors(leaf: Any) -> bool:
     """Whether a result that is no tensor hides traced tensors, or is an iterator that can be read only once."""
-    if is_iterator(leaf) or isinstance(leaf, (CoroutineType, AsyncGeneratorType)):
+    if is_iterator(leaf):
         return True
     seen, level = {id(leaf)}, [leaf]
     for _ in range(_DEPTH):

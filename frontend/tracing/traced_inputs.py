@@ -56,7 +56,8 @@ class TracedInputs:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         mode.cache_enabled = False  # `fake_call` caches more calls, by shorter keys
         self.recorder = Recorder(mode, self.locator)
-        self.rewrites = Rewrites(self.recorder, bool(self.optimizers))
+        trained = frozenset(id(p) for o in self.optimizers for p in parameters_of(o))
+        self.rewrites = Rewrites(self.recorder, bool(self.optimizers), trained)
         self.rewrites.view_of = self._view if storages else None
         self.rewrites.active = self.recording
         self.views: dict[int, int] = {}  # input that is a view → its base

@@ -24,6 +24,7 @@ from .data.values import View
 from .dispatch.failures.pruning import prune
 from .dispatch.library import traceable_library
 from .dispatch.shapes.dynamo_stub import light_dynamo
+from .dispatch.shapes.in_place_rules import quick_rules
 from .optimizers.optimizer import NewState
 from .optimizers.state import prepare_state, state_to_devices
 from .program.data_parallel import is_data_parallel
@@ -37,9 +38,11 @@ from .program.sharded_modules import gathered_once, unhooked
 from .program.shared import Shared
 from .request import TraceRequest
 from .trace_checks import (
+    changed_flags,
     check_arrays,
     check_assigned,
     check_begins,
+    check_hooks,
     check_memory,
     check_parted,
     check_state,
@@ -100,7 +103,7 @@ def begin_trace(request: TraceRequest) -> Tracing:
 
 @contextlib.contextmanager
 def _machinery() -> Iterator[None]:
-    with collector_paused(), light_dynamo():
+    with collector_paused(), light_dynamo(), quick_rules():
         yield
 
 
@@ -196,7 +199,11 @@ class Tracing(TracedSteps):
             ):
                 args, kwargs = tree_unflatten(leaves, self.request.call.structure)
                 with warnings_at_user_lines(), _located(self.locator), without_outer_hooks():
+                    graded = torch.is_grad_enabled()
                     result = self.build(*args, **kwargs)
+                    if torch.is_grad_enabled() != graded:
+                        mode = f"the gradient mode ({graded} to {not graded})"
+                        self.trace.passing.append((mode, ("", 0)))
                 self.recorder.check_seed(self.locator.here())
         if may_change_values() and any(op.loc.phase == "backward" for op in self.recorder.ops):
             raise GraphTraceError(
@@ -208,6 +215,8 @@ class Tracing(TracedSteps):
         check_memory(self)
         check_parted(self)
         check_arrays(self)
+        check_hooks(self)
+        self.trace.passing += changed_flags(self)
         check_assigned(self, self.rebound, self.name)
         check_begins(self)
         trace = self.trace

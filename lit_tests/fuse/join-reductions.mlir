@@ -1,4 +1,4 @@
-// RUN: %gflow-opt %s --gflow-fuse --gflow-join-reductions | FileCheck %s
+// RUN: %gflow-opt %s --gflow-fuse --gflow-join-reductions=programs=528 | FileCheck %s
 // RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse,gflow-join-reductions{least-rows=5000}))' | FileCheck %s --check-prefix=FEW
 
 // The backward of a norm: rows (the input's gradient) and columns (weight's and bias's) in one kernel, the updates in another.

@@ -26,6 +26,25 @@ func.func @updates(%x: tensor<8192x1536xbf16>, %y: tensor<8192x1024xbf16>, %z: t
   return %u0, %u1, %e : tensor<1536x1024xbf16>, tensor<1024x1536xbf16>, tensor<64xf32>
 }
 
+// Gradients of pointwise convolutions' weights are products, too.
+// CHECK-LABEL: func.func @convolutions(
+// CHECK:         "gflow.exp"
+// CHECK:         "gflow.convolution_weight_grad"
+// CHECK:         gflow.launch = 0 : i64
+// CHECK:         "gflow.convolution_weight_grad"
+// CHECK:         gflow.launch = 0 : i64
+// CHECK:         return
+func.func @convolutions(%x: tensor<64x2x2x384xf32>, %y: tensor<64x2x2x64xf32>, %w0: tensor<64x1x1x384xf32>, %w1: tensor<384x1x1x64xf32>, %v: tensor<64xf32>)
+    -> (tensor<64x1x1x384xf32> {gflow.alias = 2 : i64}, tensor<384x1x1x64xf32> {gflow.alias = 3 : i64}, tensor<64xf32>)
+    attributes {gflow.tf32 = ["convolution"]} {
+  %p0 = "gflow.convolution_weight_grad"(%x, %y) {stride = array<i64: 1, 1>, padding = array<i64: 0, 0>, dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C", shape = array<i64: 64, 1, 1, 384>} : (tensor<64x2x2x384xf32>, tensor<64x2x2x64xf32>) -> tensor<64x1x1x384xf32>
+  %u0 = "gflow.sub"(%w0, %p0) : (tensor<64x1x1x384xf32>, tensor<64x1x1x384xf32>) -> tensor<64x1x1x384xf32>
+  %e = "gflow.exp"(%v) : (tensor<64xf32>) -> tensor<64xf32>
+  %p1 = "gflow.convolution_weight_grad"(%y, %x) {stride = array<i64: 1, 1>, padding = array<i64: 0, 0>, dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C", shape = array<i64: 384, 1, 1, 64>} : (tensor<64x2x2x64xf32>, tensor<64x2x2x384xf32>) -> tensor<384x1x1x64xf32>
+  %u1 = "gflow.sub"(%w1, %p1) : (tensor<384x1x1x64xf32>, tensor<384x1x1x64xf32>) -> tensor<384x1x1x64xf32>
+  return %u0, %u1, %e : tensor<64x1x1x384xf32>, tensor<384x1x1x64xf32>, tensor<64xf32>
+}
+
 // The first reads an argument that is updated before the second: it cannot wait.
 // CHECK-LABEL: func.func @reads_what_is_updated(
 // CHECK-NOT:     gflow.launch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import ctypes.util
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
@@ -65,9 +66,24 @@ def symbol_address(name: str) -> int | None:
     return found
 
 
+#: more than any object file has
+_ROOM = 1 << 24
+
+
 def object_of(engine: ExecutionEngine) -> bytes:
     """The object file that an engine has compiled. It goes through memory: LLVM ends the process where a file
-    cannot be written, as on a full disk."""
+    cannot be written, as on a full disk.
+
+    Raises:
+        OSError: the process may not write a file of this size (`ulimit -f`), not even in memory.
+    """
+    import resource  # Linux only, as files in memory are
+
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if most != resource.RLIM_INFINITY and most < _ROOM:
+        raise OSError(
+            errno.EFBIG, f"machine code is not written: files may have {most} bytes (ulimit -f)"
+        )
     with os.fdopen(os.memfd_create("kernels.o"), "r+b") as file:
         engine.dump_to_object_file(f"/proc/self/fd/{file.fileno()}")
         return file.read()

@@ -7,7 +7,6 @@ other words are written once.
 from __future__ import annotations
 
 import math
-import os
 import struct
 from collections.abc import Callable, Iterator
 
@@ -16,6 +15,7 @@ import torch
 
 from gflow.dialects.extents import N
 from gflow.dialects.program import LaunchStep, Place, Program, Step
+from gflow.dialects.program.environment import switch
 
 from ..device import DeviceError, FixedAddress
 from ..steps.host_step import HostStep
@@ -31,7 +31,7 @@ _EXTRA = 2
 
 def waits() -> bool:
     """Whether the host waits for each step (`GFLOW_CUDA_SYNC`), so that an error names the step that caused it."""
-    return os.environ.get("GFLOW_CUDA_SYNC", "0") not in ("", "0")
+    return switch("GFLOW_CUDA_SYNC", False)
 
 
 class Begun:

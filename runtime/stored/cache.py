@@ -34,6 +34,10 @@ _log = logging.getLogger("gflow")
 _MAGIC = b"gflow cache 2\n"
 _SIGNATURE = 32
 _DEFAULT_SIZE = 1 << 30
+#: what makes a program of a trace, and what runs it
+_SOURCES = (
+    "gflow.tracing", "gflow.lowering", "gflow.execution", "gflow.compiler", "gflow.dialects", "gflow.runtime",
+)  # fmt: skip
 _ON, _OFF = ("1", "on", "true", "yes", ""), ("0", "off", "false", "no")
 
 
@@ -76,7 +80,7 @@ def fingerprint() -> str:
             parts.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             parts.append(f"{name} -")
-    for package in ("gflow.compiler", "gflow.dialects", "gflow.runtime"):
+    for package in _SOURCES:
         spec = importlib.util.find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or ():
             parts.extend(_sources(folder))

@@ -1,4 +1,5 @@
-"""A `Program` as bytes and back: JSON, then the bytes of its constants. Programs are checked when they are read.
+"""A `Program` as bytes and back: JSON, then the bytes of its constants. Programs are checked when they are read, or
+before they are written where a signature tells that they are unchanged.
 
 length of the JSON (8 bytes) · JSON · constants, one after the other
 """
@@ -12,8 +13,6 @@ from typing import Any
 
 from gflow.dialects.program import Program
 from gflow.dialects.program.form import ProgramError, decode, encode
-
-from .program_check import check_program
 
 __all__ = ["ProgramError", "from_bytes", "from_values", "to_bytes"]
 
@@ -29,8 +28,10 @@ def to_bytes(program: Program) -> bytes:
     return b"".join([_LENGTH.pack(len(encoded)), encoded, *program.constants])
 
 
-def from_bytes(data: bytes) -> Program:
+def from_bytes(data: bytes, checked: bool = False) -> Program:
     """The program that `to_bytes` wrote.
+
+    checked: whether it was checked before it was written, and the bytes are signed.
 
     Raises:
         ProgramError: the bytes are damaged or of another version, or the program is not whole.
@@ -57,11 +58,11 @@ def from_bytes(data: bytes) -> Program:
         RecursionError,
     ) as error:
         raise ProgramError(f"not a program: {error}") from None
-    return from_values(found, constants=constants)
+    return from_values(found, checked, constants=constants)
 
 
-def from_values(found: dict[str, Any], **others: Any) -> Program:
-    """A program from its fields as JSON, and `others` as they are.
+def from_values(found: dict[str, Any], checked: bool = False, **others: Any) -> Program:
+    """A program from its fields as JSON, and `others` as they are. checked: see `from_bytes`.
 
     Raises:
         ProgramError: a field is missing, unknown or of another kind, or the program is not whole.
@@ -73,7 +74,11 @@ def from_values(found: dict[str, Any], **others: Any) -> Program:
             odd = ", ".join(sorted(names ^ values.keys()))
             raise ProgramError(f"missing or unknown: {odd}; it may be of another version of gflow")
         program = Program(**values)
-        check_program(program)
+        if not checked:
+            # start-up: the programs of the cache are checked before they are written
+            from .program_check import check_program
+
+            check_program(program)
     except ProgramError as error:
         raise ProgramError(f"not a program: {error}") from None
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:

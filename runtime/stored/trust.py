@@ -62,10 +62,11 @@ def read_file(path: Path, *, private: bool = False) -> bytes:
     """
     # a pipe in its place must not make us wait
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(handle)
+        raise TrustError(f"{path} is not a file")
     with os.fdopen(handle, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise TrustError(f"{path} is not a file")
         _check_owned(found, path)
         if private and found.st_mode & 0o077:
             raise TrustError(f"others may read {path}: mode {_mode(found)}; chmod 600 it")
@@ -114,9 +115,11 @@ def key_file() -> Path:
     """The path of this user's key.
 
     Raises:
-        TrustError: there is no home directory to keep it in.
+        TrustError: there is no home directory to keep it in, or the path depends on the current directory.
     """
     given = os.environ.get("GFLOW_KEY_FILE")
+    if given and not Path(given).is_absolute():
+        raise TrustError(f"GFLOW_KEY_FILE={given!r} is no absolute path")
     if given:
         return Path(given)
     base = os.environ.get("XDG_STATE_HOME", "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import groupby
 
-from gflow.compiler.ir.contractions import root_of
+from gflow.compiler.ir.fused import root_of
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.choice import CPU_FIELDS, check_target, choice_of
 from gflow.compiler.kernel.selection.cpu.chooser import OTHERS

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
 
-from gflow.compiler.ir.contractions import CONTRACTIONS, root_of
+from gflow.compiler.ir.fused import CONTRACTIONS, root_of
 from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.choice import check_target

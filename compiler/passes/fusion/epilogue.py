@@ -21,7 +21,7 @@ its level reads its result.
 
 from __future__ import annotations
 
-from gflow.compiler.ir.contractions import CONTRACTIONS
+from gflow.compiler.ir.fused import CONTRACTIONS
 from gflow.compiler.ir.ssa import Op
 from gflow.dialects.types import without_ones
 

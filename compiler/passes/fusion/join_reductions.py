@@ -14,8 +14,8 @@ Before `gflow-fuse`, which makes a row kernel and a column kernel of this, both 
       return %d, %u : tensor<4096x256xf32>, tensor<256xf32>
     }
 
-After `gflow-fuse,gflow-join-reductions` the first kernel also computes partial sums over blocks of rows, and the
-second adds these up:
+After `gflow-fuse,gflow-join-reductions{programs=528}` the first kernel also computes partial sums over blocks of rows,
+and the second adds these up:
 
     func.func @f(%x: …) -> … {
       %0:2 = "gflow.fused"(%x, %g) ({
@@ -51,7 +51,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gflow.compiler.ir.contractions import root_of
+from gflow.compiler.ir.fused import root_of
 from gflow.compiler.ir.ssa import Body, Op, attributes_of, fused_kind, read_body
 from gflow.dialects import builder
 from gflow.dialects.attributes import read
@@ -69,7 +69,7 @@ class JoinOptions:
     """Options of gflow-join-reductions."""
 
     least_rows: int = field(default=2048, metadata={"doc": "the fewest rows of a kernel"})
-    programs: int = field(default=528, metadata={"doc": "the most blocks of its rows"})
+    programs: int = field(default=264, metadata={"doc": "the most blocks of its rows"})
     shortest: int = field(default=128, metadata={"doc": "the fewest elements of a row"})
     longest: int = field(default=4096, metadata={"doc": "the most elements of a row"})
     max_inputs: int = field(default=40, metadata={"doc": "the most operands of one kernel"})
@@ -81,7 +81,7 @@ _TILE = 8
 _PRODUCT_RUN = 64
 #: a tile with which a product fills a device without split-K, and the number of programs of row kernels equivalent to
 #: one tile
-_PRODUCT_TILE, _PER_TILE = 128 * 128, 4
+_PRODUCT_TILE, _PER_TILE = 128 * 128, 2
 #: element types of products whose tiles may be that large
 _PRODUCT_TYPES = ("f16", "bf16", "f32")
 

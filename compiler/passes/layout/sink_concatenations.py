@@ -26,7 +26,7 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from math import prod
 
-from gflow.compiler.ir.contractions import CONTRACTIONS
+from gflow.compiler.ir.fused import CONTRACTIONS
 from gflow.compiler.targets import DEVICES
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS

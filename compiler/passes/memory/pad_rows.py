@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 
-from gflow.compiler.ir.contractions import root_of
+from gflow.compiler.ir.fused import root_of
 from gflow.compiler.ir.ssa import Body, Op, fused_kind, read_body
 from gflow.compiler.ir.views import (
     IN_PLACE,

@@ -6,5 +6,6 @@ problem        the data of the search: producers, users, sizes, and the cost of 
 rematerialize  recompute values where they are needed, until memory fits a budget
 replay         the recomputations and live bytes that follow from a choice of values
 rewrite        writes the recomputations into the IR
+statistics     kernels that store their small statistics, from which large results are recomputed
 scopes         the marks of modules and phases on ops, which `gflow-checkpoint` reads
 """

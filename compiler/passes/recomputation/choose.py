@@ -177,11 +177,24 @@ class _Search:
             step.freed = self._relief(step.changes)
             if longer:
                 step = self._exchange(step, terms)
+            step.seconds = max(step.seconds - self._saved(step.ends), 0.0)
             if step.freed < _LEAST_GAIN * self._relief(step.changes[:1]):
                 continue
             if step.freed > 0 and (best is None or step.price < best.price):
                 best = step
         return best
+
+    def _saved(self, ends: Ends) -> float:
+        """The seconds that first runs get shorter with these values: they compute no result that nobody reads."""
+        problem = self.problem
+        total = 0.0
+        for op in dict.fromkeys(
+            problem.maker[v] for v, end in ends.items() if end == problem.maker[v]
+        ):
+            before = frozenset(v for v in problem.makes[op] if self.ends.get(v) == op)
+            after = before | {v for v in problem.makes[op] if ends.get(v) == op}
+            total += problem.saved(op, after) - problem.saved(op, before)
+        return total
 
     def _exchange(self, step: _Step, terms: _Terms) -> _Step:
         """Where a value's live range is extended, drop values that can be recomputed from it.
@@ -273,7 +286,7 @@ class _Search:
         if t <= last:
             return
         longer = size * self.crowded(last + 1, t + 1)
-        if longer and w not in self.blocked and terms.repeat >= 0:
+        if longer and size > self.least and w not in self.blocked and terms.repeat >= 0:
             trial = _Step(ends={**step.ends, w: last}, again=dict(step.again), last=dict(step.last))
             trial.again[w], trial.last[w] = t, t
             before, known = terms.count, len(terms.longer)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 
-from gflow.compiler.ir.contractions import CONTRACTIONS
 from gflow.compiler.ir.cost import Cost, cost_of, seconds
+from gflow.compiler.ir.fused import CONTRACTIONS
 from gflow.compiler.ir.ssa import Body, Op, aliases, clone_with, fused_kind, read_body
 from gflow.compiler.ir.views import VIEW_OPS, Layout, is_view, layouts
 from gflow.compiler.memory.liveness import TakesOver, aligned
@@ -77,6 +78,7 @@ class Problem:
     takes_over: TakesOver = field(default_factory=TakesOver)
     _recipes: dict[tuple[int, ...], Recipe | None] = field(default_factory=dict)
     _regions: dict[int, _Region] = field(default_factory=dict)
+    _saved: dict[tuple[int, frozenset[int]], float] = field(default_factory=dict)
 
     @cached_property
     def users(self) -> dict[int, list[int]]:
@@ -110,15 +112,42 @@ class Problem:
             )
         region = self.region(index)
         inner, operands, siblings = slice_of(region, [o.results.index(v) for v in values])
+        read = [*(o.operands[n] for n in operands), *(o.results[n] for n in siblings)]
+        reads = dict.fromkeys(self.at[v].base for v in read)
+        cost = self._slice_cost(region, inner, [*values, *set(read)])
+        return Recipe(index, values, True, tuple(reads), 0, seconds(cost, device))
+
+    def _slice_cost(self, region: _Region, inner: Sequence[int], moved: Sequence[int]) -> Cost:
+        """The cost of some inner ops of a kernel that loads and stores the values `moved`."""
         costs = [region.costs[i] for i in inner]
         contraction = next((c for c in costs if c.contraction), None)
-        moved = sum(self.body.types[v].nbytes for v in values)
-        read = [*(o.operands[n] for n in operands), *(o.results[n] for n in siblings)]
-        moved += sum(self.body.types[v].nbytes for v in set(read))
-        total = sum(c.flops for c in costs)
-        cost = Cost(moved, total, contraction is not None, contraction.dtype if contraction else "")
-        reads = dict.fromkeys(self.at[v].base for v in read)
-        return Recipe(index, values, True, tuple(reads), 0, seconds(cost, device))
+        return Cost(
+            sum(self.body.types[v].nbytes for v in moved),
+            sum(c.flops for c in costs),
+            contraction is not None,
+            contraction.dtype if contraction else "",
+        )
+
+    def saved(self, index: int, dead: frozenset[int]) -> float:
+        """The seconds that the first run of an op gets shorter when its results `dead` are not read from it."""
+        key = (index, dead)
+        if key not in self._saved:
+            o = self.body.ops[index]
+            device = DEVICES[self.device]
+            live = [r for r in o.results if r not in dead]
+            if not live:
+                rest = 0.0
+            elif o.name == "fused":
+                region = self.region(index)
+                inner, operands, _ = slice_of(
+                    region, [o.results.index(v) for v in live], alone=True
+                )
+                read = {o.operands[n] for n in operands}
+                rest = seconds(self._slice_cost(region, inner, [*live, *read]), device)
+            else:
+                rest = inf
+            self._saved[key] = max(seconds(cost_of(o.op), device) - rest, 0.0)
+        return self._saved[key]
 
     def region(self, index: int) -> _Region:
         """The region of the fused op with number `index`."""
@@ -173,13 +202,16 @@ def _read_region(fused: ir.Operation) -> _Region:
     return _Region(reads, makes, costs, [number[v] for v in last.operands], arguments)
 
 
-def slice_of(region: _Region, results: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+def slice_of(
+    region: _Region, results: Sequence[int], alone: bool = False
+) -> tuple[list[int], list[int], list[int]]:
     """The inner ops and operands on which results of a fused op depend, and other results that are read instead.
 
-    Other results of the op are read where they would otherwise have to be recomputed, too. All lists are in order.
+    Other results of the op are read where they would otherwise have to be recomputed, too, unless `alone` is set. All
+    lists are in order.
     """
     needed = {region.yields[n] for n in results}
-    others = {v: n for n, v in enumerate(region.yields) if v not in needed}
+    others = {v: n for n, v in enumerate(region.yields) if v not in needed and not alone}
     inner, siblings = [], []
     for i in range(len(region.reads) - 1, -1, -1):
         if needed.isdisjoint(region.makes[i]):

@@ -30,7 +30,11 @@ PyTorch that draw random numbers are not repeated, and neither are ops whose ope
 
 Without a budget, `slowdown` limits the time instead: the pass searches for the fewest live bytes whose recomputations
 take at most this share of the predicted time of the function. Much of this is cheap: the result and the derivative of
-an activation function, for example, are recomputed from its operand, so that one value is kept in place of two.
+an activation function, for example, are recomputed from its operand, so that one value is kept in place of two. A
+function whose values are more expensive may spend `slowdown_to_enough` until 65 % of its live bytes remain.
+
+The first run of a kernel no longer computes results that are read only after their recomputation, and the time for that
+is subtracted. Kernels that normalize store their statistics where a recomputation reads them (`statistics.py`).
 
 The function gets `gflow.rematerialized`: the number of recomputed ops, the additional seconds that the roofline
 predicts, and the arena (with `slowdown`, the most live bytes) without and with recomputation. If the budget cannot be
@@ -57,6 +61,7 @@ from .choose import Choice, choose, keep_again
 from .problem import Problem, read_problem
 from .replay import replay
 from .rewrite import rewrite
+from .statistics import store_statistics
 
 
 @record
@@ -82,6 +87,12 @@ class RematerializeOptions:
             "doc": "without a budget: the most time to add, as a share of the function's predicted time"
         },
     )
+    slowdown_to_enough: float = field(
+        default=0.0,
+        metadata={
+            "doc": "as `slowdown`, as long as more than 65 % of the function's live bytes remain"
+        },
+    )
     worth: int = field(
         default=1 << 20,
         metadata={"doc": "with `slowdown`: the fewest live bytes of a function that is searched"},
@@ -96,6 +107,9 @@ _BISECTIONS = 8
 
 #: without a budget, recomputation ends at this share of the live bytes
 _LEAST = 0.5
+
+#: up to this share of the live bytes, recomputation may take the time of `slowdown_to_enough`
+_ENOUGH = 0.65
 
 #: without a budget, values that are smaller than the peak divided by this factor are not worth a kernel
 _WORTH = 256
@@ -121,6 +135,7 @@ def run(function: func.FuncOp, options: RematerializeOptions) -> None:
     if before <= budget:
         _report(function, None, budget, before, before)
         return
+    store_statistics(function)
     problem = read_problem(function, options.device)
     found = _fit(function, problem, budget, options.scratch)
     if found is None:
@@ -141,12 +156,20 @@ def _spend(function: func.FuncOp, options: RematerializeOptions) -> None:
     problem = read_problem(function, options.device)
     if sum(problem.size) < options.worth or (before := replay(problem, {}).peak) < options.worth:
         return
+    if store_statistics(function):
+        problem = read_problem(function, options.device)
     device = DEVICES[options.device]
-    allowed = options.slowdown * sum(seconds(cost_of(o.op), device) for o in problem.body.ops)
+    whole = sum(seconds(cost_of(o.op), device) for o in problem.body.ops)
+    allowed = options.slowdown * whole
     choice = choose(problem, int(before * _LEAST), allowed, _WORTH)
+    enough = int(before * _ENOUGH)
+    if options.slowdown_to_enough > options.slowdown and choice.result.peak > enough:
+        more = choose(problem, enough, options.slowdown_to_enough * whole, _WORTH)
+        choice = min(choice, more, key=lambda c: c.result.peak)
     if choice.ends:
         choice = keep_again(problem, choice.result.peak, choice)
-        rewrite(problem, choice.result)
+    rewrite(problem, choice.result)
+    if choice.ends:
         _report(function, choice, 0, before, choice.result.peak)
 
 

@@ -24,6 +24,8 @@ class Replay:
     Attributes:
         runs: the recomputations in order, each with the op before which it runs.
         live: for each op, the most live bytes since the op before it.
+        seconds: the predicted time that is added: that of the recomputations, less that of results which the first
+            runs no longer compute.
         again: by recomputed value, the op before which it is recomputed.
         last: by value, its last user (of its second version, if it is recomputed).
     """
@@ -96,10 +98,8 @@ def _recipe_at(problem: Problem, ends: Ends, done: set[int], value: int, t: int)
         )
     ]
     recipe = problem.recipe(*together)
-    if recipe is None or not set(recipe.reads).isdisjoint(problem.makes[op]):
-        recipe = problem.recipe(
-            value
-        )  # they depend on another result, which may depend on this one
+    if recipe is None or any(v in ends for v in recipe.reads if v in problem.makes[op]):
+        recipe = problem.recipe(value)  # they may depend on each other
     assert recipe is not None
     return recipe
 
@@ -164,6 +164,7 @@ def _measure(problem: Problem, runs: list[tuple[int, Recipe]]) -> Replay:
         for v in problem.makes[t]:
             if size[v]:
                 starts[v] = stops[v] = where
+    seconds -= _saved(problem, {v for v in starts2 if starts.get(v) == stops.get(v, -1)})
     for first, end in ((starts, stops), (starts2, stops2)):
         for v, a in first.items():
             if size[v]:
@@ -177,6 +178,14 @@ def _measure(problem: Problem, runs: list[tuple[int, Recipe]]) -> Replay:
         else live
     )
     return Replay(runs, highest, seconds, again, last)
+
+
+def _saved(problem: Problem, dead: set[int]) -> float:
+    """The seconds that first runs get shorter, where results are read only after their recomputation."""
+    by_op: dict[int, set[int]] = {}
+    for v in dead:
+        by_op.setdefault(problem.maker[v], set()).add(v)
+    return sum(problem.saved(op, frozenset(values)) for op, values in by_op.items())
 
 
 def _take_over(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gflow.compiler.ir.fused import is_read, narrow_fused
 from gflow.compiler.ir.views import VIEW_OPS
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops.structure import BARRIER
@@ -55,10 +56,11 @@ def rewrite(problem: Problem, result: Replay) -> None:
                 if problem.at[v].base in writer.current:
                     o.op.operands[n] = writer.value(v)
     for o in reversed(body.ops):
-        if (o.name == BARRIER or _is_free_view(problem, o.index)) and not any(
-            True for r in o.op.results for _ in r.uses
-        ):
+        read = [is_read(r) for r in o.op.results]
+        if not any(read) and (o.name == BARRIER or _is_free_view(problem, o.index)):
             o.op.erase()
+        elif any(read) and not all(read) and o.name == "fused":
+            narrow_fused(o.op)
 
 
 def _is_free_view(problem: Problem, index: int) -> bool:

@@ -14,10 +14,11 @@ After `gflow-group-products{target=cuda:90}`:
 
 A weight gradient has a long K and a small result. In a launch of its own it uses split-K to keep the device busy,
 writes partial sums and adds them in a second launch. Several of them together have enough tiles without split-K, which
-saves bytes and launches. A product may be delayed if no op reads its results (the program returns them), and no op in
-between updates an argument that it reads. Its operands stay live until then, so the pass groups products only as long
-as no op needs more memory than the original peak. Dynamic programming finds the partition of the products into
-launches with the least predicted time, by the model of tiles.
+saves bytes and launches. The weight gradient of a pointwise convolution is such a product, too. A product may be
+delayed if no op reads its results (the program returns them), and no op in between updates an argument that it reads.
+Its operands stay live until then, so the pass groups products only as long as no op needs more memory than the original
+peak. Dynamic programming finds the partition of the products into launches with the least predicted time, by the model
+of tiles.
 
 `gflow-select-kernels` chooses one tile for the products of a launch, and `gflow-merge-launches` checks the launch once
 places in memory are known. Products without an epilogue, which a library may run, stay alone.
@@ -33,6 +34,7 @@ from gflow.compiler.ir.views import layouts
 from gflow.compiler.kernel.selection.gpu.chooser import tf32_allowed
 from gflow.compiler.kernel.selection.gpu.product.contraction import contraction_of
 from gflow.compiler.kernel.selection.gpu.product.shared import (
+    TF32_OF,
     Member,
     member_of,
     seconds_of,
@@ -89,7 +91,8 @@ def run(function: func.FuncOp, options: GroupProductsOptions) -> None:
 
 def _families(function: func.FuncOp, body: Body, target: Target) -> list[list[tuple[Op, Member]]]:
     """Products whose results are only returned, grouped by kernel, in program order."""
-    at, tf32 = layouts(function, body), tf32_allowed(function, "matmul", target)
+    at = layouts(function, body)
+    tf32 = {name: tf32_allowed(function, name, target) for name in TF32_OF.values()}
     found: dict[Hashable, list[tuple[Op, Member]]] = {}
     for o in body.ops:
         if not shares(o) or any(body.users[r] for r in o.results):

@@ -70,7 +70,7 @@ class Watcher:
 
     def phase(self, name: str, detail: str = "") -> None:
         """A phase begins, and the previous one ends: "trace", "first step", "lower", "passes" (each with its name),
-        "codegen", or "cache" instead of these two, "JIT"."""
+        "codegen", or "cache" instead of the last two or of these three, "JIT"."""
 
     def argument(self, given: TraceInput) -> None:
         """An argument of the program was found: an input of the graph, a parameter, …"""

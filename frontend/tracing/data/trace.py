@@ -6,6 +6,7 @@ an argument; view ops are kept, as pure ops).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +57,7 @@ class Trace:
         ungraded      tensors of which `build()` has read that they have no gradient before the call
         facts         what `build()` has asked of tensors from outside, see `dispatch.functions.facts`
         rearranged    arguments whose lists or dicts `build()` has changed
+        passing       what `build()` has changed of autograd's settings, which a call leaves as they are, with the lines
 
     Distribution:
 
@@ -90,6 +92,7 @@ class Trace:
     result_views: list[ResultView] = field(default_factory=list)
     histories: list[TraceInput] = field(default_factory=list)
     rearranged: list[str] = field(default_factory=list)
+    passing: list[tuple[str, tuple[str, int]]] = field(default_factory=list)
     ungraded: list[torch.Tensor] = field(default_factory=list)
     facts: list[Any] = field(default_factory=list)
     proven: set[TraceOp] = field(default_factory=set)
@@ -111,6 +114,13 @@ class Trace:
     def main(self) -> Trace:
         """The program of a micro-batch if there are several; otherwise the trace itself."""
         return self.parts[0] if self.parts else self
+
+    @property
+    def symbol(self) -> str:
+        """The function's name: the graph's name without its number, so that all graphs of a class have the same
+        program, and find it in the cache."""
+        name = re.sub(r"_\d+(_update)?$", r"\1", self.name)
+        return "".join(c if c.isalnum() or c in "_.$" else "_" for c in name) or "main"
 
     @property
     def shared_axes(self) -> tuple[str, ...]:

@@ -80,6 +80,17 @@ def _no_swap(*_: Any) -> None:
     raise error.to_eager("a graph cannot exchange the memory of tensors (torch.utils.swap_tensors)")
 
 
+def _no_other_memory(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`x.set_(y)`, which function modes do not see."""
+    if torch._is_functional_tensor(self):
+        return _SET(self, *args, **kwargs)
+    raise GraphTraceError(
+        f"{here()}: build() replaces the memory of a tensor from outside (.set_()), which a program cannot do: it can "
+        "only write into that memory. Write x.copy_(y), or return the new tensor."
+    )
+
+
+_SET = torch.Tensor.set_
 #: a function of PyTorch: its owner, name, original, and an equivalent function that can be traced
 _EQUAL: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
     (owner, name, getattr(owner, name), function)
@@ -116,6 +127,7 @@ def _replacements() -> list[tuple[Any, str, Any]]:
         ),
         (torch._C, "_swap_tensor_impl", here_only(torch._C._swap_tensor_impl, _no_swap)),  # type: ignore[attr-defined]
         (torch, "from_numpy", here_only(torch.from_numpy, _from_numpy)),
+        (torch.Tensor, "set_", here_only(_SET, _no_other_memory)),
         (torch.nn.Parameter, "__new__", staticmethod(here_only(new_parameter, _no_parameter))),
         *_compiled_functions(),
     ]

@@ -116,6 +116,8 @@ class Recorder(TorchDispatchMode):
         self._next_id = 0
         self._number_ops: dict[Any, tuple[int, TraceOp, TraceValue]] = {}
         self._constants: dict[int, FakeTensor] = {}
+        #: values of tensors that `build()` has made over the memory of a NumPy array
+        self.foreign: set[TraceValue] = set()
         #: the current value of a real tensor's proxy, if it has one
         self.held: Callable[[torch.Tensor], FakeTensor | None] = lambda tensor: None
         self.seed = seeding.Seed()
@@ -479,7 +481,8 @@ class Recorder(TorchDispatchMode):
             return out
         if isinstance(tensor, FakeTensor):
             set_value(out, self.value_of(tensor))
-        elif tensor.numel() == 1 and not tensor.is_complex():
+            return out
+        if tensor.numel() == 1 and not tensor.is_complex():
             value = set_value(out, self.new_value(out))
             with untraced():
                 literal = tensor.item()
@@ -493,7 +496,10 @@ class Recorder(TorchDispatchMode):
                 )
             )
         else:
-            set_value(out, self.value_of(self.constant(tensor)))
+            value = set_value(out, self.value_of(self.constant(tensor)))
+        with untraced():
+            if not tensor.untyped_storage().resizable():
+                self.foreign.add(value)
         return out
 
     def _trace_arg(self, arg: Any) -> Any:

@@ -13,6 +13,7 @@ import copy
 import random
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from gflow.errors import GraphTraceError
 
 from ..data.global_tensors import global_like, is_global, local_of
+from ..dispatch.shapes.fills import Fills
 from .copies import OnCopies, attributes_stay, copies_outside, told_apart
 from .rates import scaled_rates
 from .sparse import one_update, run_step
@@ -28,17 +30,18 @@ from .step_hooks import HOOKS, without_hooks
 
 
 class _Entry(dict[Any, Any]):
-    """A state dict that records the first value of each key."""
+    """A state dict that records the first value of each key. fills: knows the elements of fake tensors."""
 
-    def __init__(self, items: dict[Any, Any] | None = None) -> None:
+    def __init__(self, items: dict[Any, Any] | None = None, fills: Fills | None = None) -> None:
         super().__init__()
         self.first: dict[Any, Any] = {}
+        self._fills = fills
         for key, value in (items or {}).items():
             self[key] = value
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if key not in self.first:
-            self.first[key] = _copy(value)
+            self.first[key] = _copy(value, fills=self._fills)
         super().__setitem__(key, value)
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
@@ -54,27 +57,34 @@ class _Entry(dict[Any, Any]):
 class _State(defaultdict[Any, Any]):
     """An optimizer state that consists of `_Entry`s."""
 
-    def __init__(self) -> None:
-        super().__init__(_Entry)
+    def __init__(self, fills: Fills | None = None) -> None:
+        super().__init__(partial(_Entry, fills=fills))
+        self._fills = fills
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if isinstance(value, dict) and not isinstance(value, _Entry):
-            value = _Entry(value)
+            value = _Entry(value, self._fills)
         super().__setitem__(key, value)
 
 
 _CPU = torch.device("cpu")
+#: of how many elements of parameters on no step computes the state; of fewer, fake tensors take longer
+_LARGE = 1 << 22
 
 
-def _copy(value: Any, device: torch.device = _CPU, fresh: bool = True) -> Any:
-    """A copy of nested state with its tensors on `device`. fresh: whether tensors that are on the device already are
-    copied, too."""
+def _copy(
+    value: Any, device: torch.device = _CPU, fresh: bool = True, fills: Fills | None = None
+) -> Any:
+    """A copy of nested state with its tensors on `device`.
+
+    fresh: whether tensors that are on the device already are copied, too. fills: knows the elements of fake tensors.
+    """
     if isinstance(value, torch.Tensor):
-        return value.detach().to(device, copy=fresh)
+        return value.detach().to(device, copy=fresh) if fills is None else fills.value_of(value)
     if isinstance(value, (list, tuple)):
-        return type(value)([_copy(v, device, fresh) for v in value])
+        return type(value)([_copy(v, device, fresh, fills) for v in value])
     if isinstance(value, dict):
-        return {k: _copy(v, device, fresh) for k, v in value.items()}
+        return {k: _copy(v, device, fresh, fills) for k, v in value.items()}
     return value
 
 
@@ -177,14 +187,17 @@ def _probe(
     parameters: list[torch.Tensor],
     gradients: list[torch.Tensor],
     initial: list[list[dict[Any, Any]]] | None,
+    fills: Fills | None = None,
 ) -> tuple[list[torch.Tensor], list[list[dict[Any, Any]]], list[list[dict[Any, Any]]]]:
-    """Run one real step on copies, which may write into the gradients.
+    """Run one step on copies, which may write into the gradients. fills: run it on fake tensors, whose elements this
+    knows; the gradients are fake.
 
     Returns:
         The new parameters; for each of the optimizers' states (see `_states`) the new entries of the parameters, and
         the first values of these.
     """
-    copies = {id(p): _copy(local_of(p)).requires_grad_(p.requires_grad) for p in parameters}
+    own = _copy if fills is None else fills.like
+    copies = {id(p): own(local_of(p)).requires_grad_(p.requires_grad) for p in parameters}
     for p, grad in zip(parameters, gradients, strict=True):
         copies[id(p)].grad = grad
     optimizers = nested(optimizer)
@@ -196,7 +209,7 @@ def _probe(
     memo: dict[int, Any] = dict(every)  # code gets the parameters themselves
     states = []
     for n, real in enumerate(_states(optimizer)):
-        state = _State()
+        state = _State(fills)
         for key, value in real.items():
             if not isinstance(key, torch.Tensor):
                 state[key] = _copy(value)
@@ -212,6 +225,7 @@ def _probe(
         one_update(type(optimizer).__name__),
         attributes_stay(list(every.values())),
         OnCopies(pairs),
+        fills or contextlib.nullcontext(),
     ):
         run_step(optimizer)
     found = [[s.get(p, _Entry()) for p in parameters] for s in states]
@@ -247,6 +261,26 @@ def _blank(value: Any) -> Any:
     return {k: zeros(v) if isinstance(v, torch.Tensor) else v for k, v in value.items()}
 
 
+def _first_values(
+    optimizer: torch.optim.Optimizer, missing: list[torch.Tensor], generator: torch.Generator
+) -> list[list[dict[Any, Any]]]:
+    """For each of the optimizers' states, the first values of the entries of the parameters."""
+    if sum(p.numel() for p in missing) > _LARGE:
+        fills = Fills()
+        try:
+            gradients = [fills.like(local_of(p)) for p in missing]
+            return _probe(optimizer, missing, gradients, None, fills)[2]
+        # the optimizer's own code may raise anything where it asks a fake tensor for a number
+        except Exception:
+            pass
+    try:
+        return _probe(optimizer, missing, [_zeros(p) for p in missing], None)[2]
+    except (ArithmeticError, ValueError):
+        # Python divides by a norm of the zeros, or takes its logarithm
+        gradients = [_zeros(p).normal_(generator=generator) for p in missing]
+        return _probe(optimizer, missing, gradients, None)[2]
+
+
 def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> bool:
     """Give the parameters without state their initial state, in the optimizer and in those that it contains. Returns
     False if the state can only be created from real gradients."""
@@ -255,12 +289,7 @@ def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tenso
     if not missing:
         return True
     generator = torch.Generator().manual_seed(0)
-    try:
-        _, _, first = _probe(optimizer, missing, [_zeros(p) for p in missing], None)
-    except (ArithmeticError, ValueError):
-        # Python divides by a norm of the zeros, or takes its logarithm
-        gradients = [_zeros(p).normal_(generator=generator) for p in missing]
-        _, _, first = _probe(optimizer, missing, gradients, None)
+    first = _first_values(optimizer, missing, generator)
     if not any(map(any, first)):
         return True
     sample = _sample(optimizer, missing)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import random
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import CodeType, FunctionType
 from typing import Any
+
+import torch
 
 from gflow.errors import GraphTraceError, StateChangedError
 from gflow.tracing.program.modules import Reached
 
 from .names import is_library, names_of
-from .reads import Read, Reads
+from .reads import Order, Read, Reads
 from .settings import ENVIRONMENT
 from .state import MISSING, now, same
 
@@ -43,6 +45,8 @@ def changed(before: Iterable[Read]) -> dict[str, str]:
             found.setdefault(read.path, "hooks in it")
         elif read.kind == "call" and not same(value, read.value):
             found.setdefault(read.path, "values in it")
+        elif read.kind == "class" and value is not read.value:
+            found.setdefault(read.path, "its class")
         elif read.kind in ("item", "attribute", "cell") and not same(value, read.value):
             found.setdefault(read.path, f"{_short(read.value)} to {_short(value)}")
     return found
@@ -81,6 +85,8 @@ def put_back(before: Iterable[Read], names: frozenset[str] | set[str]) -> None:
                 read.holder.update(zip(read.value[:half], read.value[half:]))
         elif read.kind in ("item", "attribute", "cell") and value is not read.value:
             _assign(read)
+        elif read.kind == "class" and value is not read.value:
+            read.holder.__class__ = read.value
         elif read.kind == "call" and read.key is not None and not same(value, read.value):
             read.key()
 
@@ -89,6 +95,8 @@ def _hidden(read: Read) -> str:
     """What TorchDynamo would do with a change that it does not detect; "" if it detects it."""
     if read.kind == "call" and isinstance(getattr(read.holder, "__self__", None), random.Random):
         return "turn its random numbers into constants"
+    if isinstance(read.holder, Order) and {*read.value} == {*read.holder}:
+        return "leave the order of an OrderedDict as it is"
     if read.kind == "attribute" and isinstance(read.holder, FunctionType):
         return "turn attributes of a function into constants"
     if read.kind == "call" and read.path == ENVIRONMENT:
@@ -124,10 +132,12 @@ def refuse_changes(
     lost: Iterable[str],
     codes: Iterable[CodeType],
     home: tuple[str, int],
+    finalized: Sequence[str] = (),
 ) -> None:
     """Check that `build()` has changed nothing that it or other code may read.
 
     Args:
+        finalized: names of classes with `__del__` that it may have created.
         lost: places where it has put tensors.
         home: the location of `build()`.
 
@@ -142,6 +152,8 @@ def refuse_changes(
         file, line = _place(path, codes, home)
         error = StateChangedError(f"{file}:{line}: {name} changes {path} ({what}) at each call")
         error.hidden = next(filter(None, [_hidden(r) for r in before if r.path in changes]), "")
+        if finalized and not error.hidden:
+            error.hidden = f"leave out __del__ of {finalized[0]}"
         raise error
 
 
@@ -163,7 +175,7 @@ def warn_of_changes(
         file, line = _place(path, codes, home)
         raise GraphTraceError(f"{file}:{line}: build() of {name} {what}.")
     for path, what in changed(before).items():
-        change = what if what.endswith(("of it", "in it")) else f"from {what}"
+        change = what if what.endswith(("of it", "in it", "class")) else f"from {what}"
         _tell(
             graph,
             path,
@@ -213,6 +225,31 @@ def lose_arguments(
         )
 
 
+def lose_settings(
+    graph: Any,
+    name: str,
+    passing: Iterable[tuple[str, tuple[str, int]]],
+    home: tuple[str, int],
+    refused: bool,
+) -> None:
+    """Warn once for each setting of autograd that `build()` leaves changed: after the call it is as before.
+
+    Raises:
+        StateChangedError: instead of the warning, if `refused`.
+    """
+    for what, line in passing:
+        where = line if line[1] else home
+        if refused:
+            raise StateChangedError(f"{where[0]}:{where[1]}: {name} changes {what} at each call")
+        _tell(
+            graph,
+            what,
+            f"build() of {name} changes {what}. That holds until build() ends: after each call it is as before. Change "
+            "it before the call.",
+            where,
+        )
+
+
 def warn_of_cached(graph: Any, name: str, paths: Iterable[str], home: tuple[str, int]) -> None:
     """Warn once for each `functools.lru_cache` that it keeps no tensor of `build()`."""
     for path in paths:
@@ -238,6 +275,7 @@ def refuse_lasting(name: str, reads: Reads, home: tuple[str, int]) -> None:
         for path, held in reads.iterators
     ]
     refused += [(path, f"change {path}, {what},", "") for path, what in reads.opaque]
+    refused += [(path, f"read or change {path}, {_large(n)},", "") for path, n in reads.large]
     refused += [(path, f"set {path}, which has no value,", "") for path in reads.unset]
     for path, what, hidden in refused:
         file, line = _place(path, reads.codes, home)
@@ -257,6 +295,15 @@ def warn_of_constants(graph: Any, name: str, reads: Reads, home: tuple[str, int]
             "at every call, so they are constants. Take them outside of build(), and pass them as arguments.",
             _place(path, reads.codes, home),
         )
+    for path, size in reads.large:
+        _tell(
+            graph,
+            path,
+            f"build() of {name} can read or change {path}, {_large(size)}. It runs once for each program, not at every "
+            "call, so what it reads is a constant, and what it changes is changed once. Make an array that stays as it "
+            "is read-only (array.setflags(write=False)), or pass it as an argument, or as a tensor.",
+            _place(path, reads.codes, home),
+        )
     for path, what in reads.opaque:
         _tell(
             graph,
@@ -265,6 +312,31 @@ def warn_of_constants(graph: Any, name: str, reads: Reads, home: tuple[str, int]
             "so what it changes is changed once, and what it reads is a constant. Use it outside of build().",
             _place(path, reads.codes, home),
         )
+
+
+def refuse_shared_arrays(
+    name: str, reads: Reads, written: Iterable[tuple[str, torch.Tensor]], home: tuple[str, int]
+) -> None:
+    """Check that `build()` reads no NumPy array over the memory of a tensor that the program updates.
+
+    Raises:
+        GraphTraceError: it does. The array would have the values from before the call.
+    """
+    places = [(what, t.untyped_storage()) for what, t in written if t.device.type == "cpu"]
+    for path, held in reads.arrays:
+        for what, storage in places:
+            begin = held.__array_interface__["data"][0]
+            if begin - storage.data_ptr() in range(max(storage.nbytes(), 1)):
+                file, line = _place(path, reads.codes, home)
+                raise GraphTraceError(
+                    f"{file}:{line}: build() of {name} reads {path}, a NumPy array over the memory of {what}, which "
+                    "the program updates. build() runs before the program, so it would read the values from before the "
+                    "call. Read the tensor instead."
+                )
+
+
+def _large(size: int) -> str:
+    return f"an array of {size / 2**20:.1f} MiB, which calls do not compare"
 
 
 def _tell(graph: Any, path: str, text: str, where: tuple[str, int]) -> None:

@@ -38,13 +38,19 @@ from gflow.tracing.program.unwrapped import unwrapped
 
 from .names import is_library, names_of, read_names
 from .settings import (
+    MOST_BYTES,
+    MOST_BYTES_ONCE,
+    checksum,
     cleared_of,
+    is_array,
+    is_constant,
     is_iterator,
     is_unset,
     module_of,
     out_of_sight,
     putting_back,
     settings,
+    size_of,
     value_of,
 )
 
@@ -83,8 +89,8 @@ _CHANGING = {
     "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__", "__sizeof__", "__annotations__",
     "__dataclass_fields__", "__match_args__", "__slots__", "__weakref__",
 }  # fmt: skip
-#: special methods that create an object
-_MAKING = {"__init__", "__new__", "__post_init__"}
+#: special methods that run when an object or a subclass is created, or when the last reference to an object goes
+_MAKING = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"}
 #: special methods that convert an object to text
 _WRITTEN = {"__repr__", "__str__", "__format__"}
 #: names whose use calls these
@@ -92,13 +98,16 @@ _WRITING = {"repr", "str", "format", "print", "f-string"}
 #: modules of the standard library whose objects hold values that are compared; other objects of libraries are not
 #: inspected
 _HOLDERS = (
-    "argparse", "types", "collections", "configparser", "_thread", "threading", "queue", "weakref", "_weakrefset",
-    "multiprocessing", "csv", "tempfile",
+    "argparse", "types", "collections", "concurrent", "configparser", "_thread", "threading", "queue", "weakref",
+    "_weakrefset", "multiprocessing", "csv", "tempfile",
 )  # fmt: skip
 #: those whose objects store these values under private names
 _WRAPPERS = (
-    "collections", "configparser", "threading", "queue", "weakref", "_weakrefset", "multiprocessing", "csv", "tempfile",
+    "collections", "concurrent", "configparser", "threading", "queue", "weakref", "_weakrefset", "multiprocessing",
+    "csv", "tempfile",
 )  # fmt: skip
+#: containers in modules of the standard library that change without the author's doing
+_VOLATILE = {("sys", "modules"), ("sys", "path_importer_cache"), ("linecache", "cache")}
 #: containers with more items are compared by identity and length
 MOST_ITEMS = 10_000
 
@@ -137,8 +146,9 @@ class Reads:
     Args:
         codes: functions that ran, with their globals.
         known: objects that are not inspected.
-        closely: whether values in public attributes of libraries' objects count, too: their methods, which are not
-            inspected, may change them.
+        closely: whether values in public attributes of libraries' objects, containers in the standard library's
+            modules and large arrays count, too: functions, which are not inspected, may change them. A guard does not
+            compare them.
 
     Its attributes have the results:
 
@@ -146,7 +156,10 @@ class Reads:
         tensors    tensors that were reached
         iterators  objects that return other values at each use, by name
         opaque     names of objects that change invisibly, with their descriptions
+        large      names of arrays that are too large to be compared at each call, with their sizes in bytes
+        arrays     NumPy arrays, by name
         unset      variables that may be set, and have no value
+        finalized  names of classes with `__del__` of their own
         cached     functions of `functools.lru_cache`, with their names
     """
 
@@ -166,7 +179,10 @@ class Reads:
         self.tensors: list[torch.Tensor] = []
         self.iterators: list[tuple[str, Any]] = []
         self.opaque: list[tuple[str, str]] = []
+        self.large: list[tuple[str, int]] = []
+        self.arrays: list[tuple[str, Any]] = []
         self.unset: list[str] = []
+        self.finalized: list[str] = []
         self.cached: list[tuple[str, Any]] = []
         self.reached: list[Any] = []
         self._seen: dict[Any, Any] = {}
@@ -188,13 +204,14 @@ class Reads:
             for path, value in roots:
                 self._visit(value, path, root=True)
         self._methods_of_tensors()
-        for path, read, put in settings(self.names):
+        for path, read, put in settings(self.names, self._own_names if self.closely else ()):
             self._add("call", read, put, read(), path)
         return self
 
     def _begin(self) -> None:
         self.found, self.modules, self.tensors, self.reached = [], {}, [], []
         self.iterators, self.opaque, self.unset, self.cached = [], [], [], []
+        self.large, self.arrays, self.finalized = [], [], []
         self._seen = dict(self.known)
         self.names = set().union(*map(read_names, self.codes)) | _ALWAYS | self._asked
         own = [c for c in self.codes if not is_library(c)]
@@ -239,6 +256,8 @@ class Reads:
             self._visit(value.__func__, path)
         elif isinstance(value, property):
             self._visit(value.fget, path)
+        elif isinstance(value, (functools.cached_property, functools.partialmethod)):
+            self._visit(value.func, path)
         elif isinstance(value, weakref.ref):
             self._visit(value(), path)
         elif isinstance(value, type):
@@ -251,6 +270,8 @@ class Reads:
         elif isinstance(value, MappingProxyType):
             for part in gc.get_referents(value):  # it returns a copy of a read-only mapping
                 self._visit(part, path)
+        elif size := size_of(value):
+            self._array(value, path, size)
         elif (read := value_of(value)) is not None:
             held = read()
             self._add("call", read, putting_back(value), held, path)
@@ -282,6 +303,17 @@ class Reads:
                     self.cached.append((path, value))
                     self._add("call", cleared, None, cleared(), path)
             self._object(value, path)
+
+    def _array(self, value: Any, path: str, size: int) -> None:
+        """Memory that is compared by its bytes, unless it is too large."""
+        if is_array(value):
+            self.arrays.append((path, value))
+        if size <= MOST_BYTES or (self.closely and size <= MOST_BYTES_ONCE):
+            read = value_of(value) if size <= MOST_BYTES else functools.partial(checksum, value)
+            assert read is not None
+            self._add("call", read, putting_back(value), read(), path)
+        if size > MOST_BYTES and not is_constant(value):
+            self.large.append((path, size))
 
     def _getter(self, value: Any, path: str) -> None:
         """An object that reads attributes of other objects by names that it stores."""
@@ -446,6 +478,7 @@ class Reads:
                 self._item(own, attribute, ".".join(chain))
             else:
                 self._function_of(own, attribute, ".".join(chain))
+                self._standard(own, attribute, ".".join(chain))
 
     def _functions(self, code: CodeType, names: dict[str, Any]) -> None:
         """Functions of PyTorch that its own code has called, such as `F.relu` in `nn.ReLU`."""
@@ -464,11 +497,29 @@ class Reads:
             self._seen["global", id(own), name] = None
             self._add("item", own, name, part, path)
 
+    def _standard(self, own: dict[str, Any], name: str, path: str) -> None:
+        """A list, dict, set or number in a module of the standard library, such as `sys.path`."""
+        module, part = str(own.get("__name__")), own[name]
+        standard = module.partition(".")[0] in sys.stdlib_module_names
+        if not self.closely or not standard or (module, name) in _VOLATILE:
+            return
+        if ("global", id(own), name) in self._seen or name.startswith("__"):
+            return
+        self._seen["global", id(own), name] = None
+        if type(part) is dict and len(part) <= MOST_ITEMS:
+            self._add("dict", part, None, (*part.keys(), *part.values()), path)
+        elif type(part) in (list, set) and len(part) <= MOST_ITEMS:
+            self._add("list", part, None, tuple(part), path)
+        elif is_plain(part):
+            self._add("item", own, name, part, path)
+
     def _python_module(self, module: ModuleType, path: str) -> None:
         """A module that is reached as a value: its settings."""
         if _of_library(module.__name__) or "site-packages" in (
             getattr(module, "__file__", None) or ""
         ):
+            for name in self._own_names & vars(module).keys():
+                self._standard(vars(module), name, f"{path}.{name}")
             return
         own = vars(module)
         for name in own:
@@ -491,7 +542,7 @@ class Reads:
             kind = "dict" if isinstance(value, dict) else "list"
             self._add(kind, value, None, parts, path)
             if isinstance(value, OrderedDict):  # it has an order of its own
-                order = _Order(value)
+                order = Order(value)
                 self._add("list", order, None, tuple(order), path)
             self.reached.append(value)
         for name, part in named:
@@ -558,6 +609,8 @@ class Reads:
             return
         for base in kind.__mro__:
             if not _of_library(module_of(base)):
+                if "__del__" in vars(base):
+                    self.finalized.append(path)
                 for name in _MAKING & vars(base).keys():
                     self._visit(vars(base)[name], f"{path}.{name}", root=True)
 
@@ -666,7 +719,7 @@ def _imported(name: str, level: int, names: dict[str, Any]) -> str:
     return ".".join([*filter(None, parts), *filter(None, [name])])
 
 
-class _Order:
+class Order:
     """The keys of an ordered dict, as a list by which their order can be restored."""
 
     def __init__(self, held: OrderedDict[Any, Any]) -> None:

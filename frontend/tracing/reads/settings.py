@@ -11,13 +11,18 @@ import decimal
 import functools
 import inspect
 import io
+import logging
 import mmap
 import os
 import random
 import sys
+import warnings
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from types import (
+    AsyncGeneratorType,
     BuiltinFunctionType,
+    CoroutineType,
     FunctionType,
     GetSetDescriptorType,
     MemberDescriptorType,
@@ -28,8 +33,10 @@ from typing import Any
 
 import torch
 
-#: arrays with more bytes are compared by identity only
+#: arrays with more bytes are not compared at each call
 MOST_BYTES = 1 << 16
+#: those with more are not compared after a trace either
+MOST_BYTES_ONCE = 1 << 28
 
 
 def _backends() -> tuple[Any, ...]:
@@ -71,15 +78,33 @@ ENVIRONMENT = "os.environ"
 _Setting = tuple[str, Callable[[], Any], "Callable[[], Any] | None"]
 
 
-def settings(names: Iterable[str]) -> Iterator[_Setting]:
-    """The settings that code with these names may read, with the functions that return and restore them."""
+def settings(names: Iterable[str], changed: Collection[str] = ()) -> Iterator[_Setting]:
+    """The settings that code with these names may read, with the functions that return and restore them. changed: names
+    in code that may change settings which no code reads."""
     for name in _SETTINGS.keys() & names:
         yield f"torch.{name}", _SETTINGS[name], None
     if not {"decimal", "Decimal", "getcontext"}.isdisjoint(names):
         held = decimal.getcontext().copy()
         yield "decimal.getcontext()", _decimals, functools.partial(_put_decimals, held)
+    if not {"simplefilter", "filterwarnings", "resetwarnings"}.isdisjoint(changed):
+        yield "warnings.filters", _filters, functools.partial(_put_filters, list(warnings.filters))
+    if "disable" in changed:
+        yield "logging.disable", _disabled, functools.partial(logging.disable, _disabled())
     if not {"environ", "getenv"}.isdisjoint(names):
         yield ENVIRONMENT, _environment, functools.partial(_put_environment, dict(os.environ))
+
+
+def _filters() -> tuple[Any, ...]:
+    return tuple(warnings.filters)
+
+
+def _put_filters(held: list[Any]) -> None:
+    warnings.filters[:] = held  # type: ignore[index]
+    warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+def _disabled() -> int:
+    return logging.root.manager.disable
 
 
 def _decimals(of: decimal.Context | None = None) -> str:
@@ -93,9 +118,52 @@ def _environment() -> tuple[Any, ...]:
     return tuple(os.environ.items())
 
 
+def size_of(held: Any) -> int | None:
+    """The bytes of memory that is compared by its contents: arrays of NumPy, of `array` and of `ctypes`, memory views,
+    files in memory. None for other objects."""
+    if isinstance(held, (io.StringIO, io.BytesIO, mmap.mmap)):
+        return None if held.closed else _length(held)
+    if isinstance(held, (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)):
+        return ctypes.sizeof(held)
+    if isinstance(held, (array.array, bytearray)):
+        return len(held) * getattr(held, "itemsize", 1)
+    return held.nbytes if isinstance(held, memoryview) or is_array(held) else None
+
+
+def is_array(held: Any) -> bool:
+    """Whether an object is an array of NumPy."""
+    numpy: Any = sys.modules.get("numpy")
+    return numpy is not None and isinstance(held, numpy.ndarray)
+
+
+def is_constant(held: Any) -> bool:
+    """Whether nothing can write into an array: it and all arrays whose memory it shares are read-only."""
+    while is_array(held):
+        if held.flags.writeable:
+            return False
+        if held.base is None:
+            return True
+        held = held.base
+    return isinstance(held, bytes) or (isinstance(held, memoryview) and isinstance(held.obj, bytes))
+
+
+def checksum(held: Any) -> Any:
+    """The contents of a large array in short form."""
+    if isinstance(held, io.StringIO):
+        return zlib.crc32(held.getvalue().encode(errors="surrogatepass")), held.tell()
+    if isinstance(held, io.BytesIO):
+        return zlib.crc32(held.getbuffer()), held.tell()
+    if is_array(held):
+        if held.dtype.hasobject:
+            return _array(held)
+        data = held if held.flags.c_contiguous else held.copy(order="C")
+        return held.shape, held.dtype.str, zlib.crc32(data.reshape(-1).view("u1").data)
+    return zlib.crc32(bytes(held) if isinstance(held, memoryview) else held)
+
+
 def value_of(held: Any) -> Callable[[], Any] | None:
     """A function that returns the value of an object that Python cannot inspect, as plain values; None for other
-    objects. Arrays of NumPy, of `array` and of `ctypes`, and memory views, are compared by their bytes."""
+    objects."""
     if isinstance(held, contextvars.ContextVar):
         return functools.partial(_context, held)
     if isinstance(held, random.Random):
@@ -105,23 +173,19 @@ def value_of(held: Any) -> Callable[[], Any] | None:
     if isinstance(held, decimal.Context):
         return functools.partial(_decimals, held)
     if isinstance(held, (io.StringIO, io.BytesIO, mmap.mmap)):
-        return None if held.closed or _length(held) > MOST_BYTES else functools.partial(_text, held)
-    if isinstance(
-        held, (memoryview, ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
-    ):
-        size = held.nbytes if isinstance(held, memoryview) else ctypes.sizeof(held)
-        return functools.partial(bytes, held) if size <= MOST_BYTES else None
+        return None if held.closed else functools.partial(_text, held)
+    if size_of(held) is not None:
+        return functools.partial(_array if is_array(held) else bytes, held)
     if isinstance(held, torch.Generator):
         return held.initial_seed
-    if isinstance(held, (array.array, bytearray)):
-        size = len(held) * getattr(held, "itemsize", 1)
-        return functools.partial(bytes, held) if size <= MOST_BYTES else None
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None and isinstance(held, numpy.ndarray):
-        return functools.partial(_array, held) if held.nbytes <= MOST_BYTES else None
-    if numpy is not None and isinstance(held, (numpy.random.Generator, numpy.random.RandomState)):
-        return functools.partial(_drawn, held)
-    return None
+    return functools.partial(_drawn, held) if _draws(held) else None
+
+
+def _draws(held: Any) -> bool:
+    """Whether an object is a generator of random numbers of NumPy."""
+    module: Any = sys.modules.get("numpy.random")
+    kinds = ("Generator", "RandomState", "BitGenerator")
+    return module is not None and isinstance(held, tuple(getattr(module, k) for k in kinds))
 
 
 def putting_back(held: Any) -> Callable[[], Any] | None:
@@ -130,6 +194,8 @@ def putting_back(held: Any) -> Callable[[], Any] | None:
         return None if is_unset(held) else functools.partial(held.set, held.get())
     if isinstance(held, random.Random):
         return functools.partial(held.setstate, held.getstate())
+    if isinstance(held, torch.Generator):
+        return functools.partial(held.set_state, held.get_state())
     if isinstance(held, decimal.Context):
         return functools.partial(_put_decimals, held.copy(), held)
     if isinstance(held, (io.StringIO, io.BytesIO, mmap.mmap)):
@@ -144,11 +210,10 @@ def putting_back(held: Any) -> Callable[[], Any] | None:
         return functools.partial(
             ctypes.memmove, ctypes.addressof(held), bytes(held), ctypes.sizeof(held)
         )
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None and isinstance(held, numpy.ndarray):
-        return functools.partial(numpy.copyto, held, held.copy()) if held.flags.writeable else None
-    if numpy is not None and isinstance(held, (numpy.random.Generator, numpy.random.RandomState)):
-        bits = getattr(held, "bit_generator", None) or held._bit_generator
+    if is_array(held):
+        return functools.partial(_put_array, held, held.copy()) if held.flags.writeable else None
+    if _draws(held):
+        bits = _bits(held)
         return functools.partial(setattr, bits, "state", copy.deepcopy(bits.state))
     return None
 
@@ -188,18 +253,29 @@ def _put_environment(held: dict[str, str]) -> None:
     os.environ.update(held)
 
 
+def _put_array(held: Any, before: Any) -> None:
+    held.flags.writeable = True
+    held[...] = before
+
+
 def _array(held: Any) -> tuple[Any, ...]:
     return (
         held.shape,
         held.dtype.str,
+        held.flags.writeable,
         repr(held.tolist()) if held.dtype.hasobject else held.tobytes(),
     )
 
 
 def _drawn(held: Any) -> str:
     """The state of a generator of NumPy."""
-    bits = getattr(held, "bit_generator", None) or held._bit_generator
-    return repr(bits.state)
+    return repr(_bits(held).state)
+
+
+def _bits(held: Any) -> Any:
+    if hasattr(held, "random_raw"):
+        return held
+    return getattr(held, "bit_generator", None) or held._bit_generator
 
 
 class _Clearings:
@@ -240,6 +316,8 @@ def is_iterator(held: Any) -> bool:
     """Whether an object of C code, or of PyTorch, returns other values at each use, and Python cannot inspect which
     ones are next."""
     kind = type(held)
+    if isinstance(held, (CoroutineType, AsyncGeneratorType)):
+        return True
     following = inspect.getattr_static(kind, "__next__", None)
     if isinstance(following, FunctionType):
         return module_of(kind).startswith("torch.")
@@ -262,6 +340,10 @@ def out_of_sight(held: Any, names: Collection[str]) -> str:
     kind: Any = type(held)
     if hasattr(kind, "fileno") and isinstance(kind, type):
         return f"a file or connection ({kind.__name__})"
+    if isinstance(
+        held, contextvars.Context
+    ):  # no one but a function that it runs can put its variables back
+        return "a context of variables"
     if kind.__hash__ is object.__hash__ and not _in_c(kind).isdisjoint(names):
         return f"an object of {kind.__name__}"
     return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gflow.compiler.ir.contractions import root_operands
+from gflow.compiler.ir.fused import root_operands
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
 from gflow.compiler.kernel.selection.cpu.rows import Rows, granule_of

@@ -1,6 +1,7 @@
 """Depthwise convolutions: one output channel for each input channel. They are memory-bound, and no matrix products.
 
-A tile has positions × channels. Partial sums of the weight's gradient are added by a second launch.
+A tile has positions × channels. Where several programs share the positions of a weight's gradient, a second launch adds
+their partial sums.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gflow.compiler.kernel.selection.gpu.product.convolution import (
     depthwise_configs,
     depthwise_sums,
 )
-from gflow.compiler.kernel.sizes import cdiv
+from gflow.compiler.kernel.sizes import cdiv, power_of_two
 from gflow.dialects.program import Place, TritonConfig
 from gflow.dialects.types import TensorType
 
@@ -157,22 +158,23 @@ def _weight_grad(
     positions = g.positions
     rows, c = p.number("M", positions), p.number("C", g.c)
     acc = triton_type(SUMS[x.dtype])
-    part = depthwise_sums(g, result)
     taps = min(g.taps, TAPS)
     chunks = cdiv(g.taps, taps)
-    scratch = b.scratch(part.nbytes * splits)
-    p.pointer("partial", part.dtype, scratch)
     walk = Walk(g, p)
     y_walk, x_walk = walk.strides("y", y), walk.strides("x", x)
-    count, share = p.number("splits", splits), "share"
+    shared = [f"low, high = 0, {rows}"]
+    if splits > 1:
+        shared = [
+            f"share = tl.cdiv(tl.cdiv({rows}, {p.number('splits', splits)}), BLOCK_P) * BLOCK_P",
+            "low = tl.program_id(1) * share",
+            f"high = tl.minimum(low + share, {rows})",
+        ]
     lines = [
         f"across = tl.cdiv({c}, BLOCK_C)",
         "cols = tl.program_id(0) % across * BLOCK_C + tl.arange(0, BLOCK_C)",
         f"first = tl.program_id(0) // across * {taps}",
         f"col_ok = cols < {c}",
-        f"{share} = tl.cdiv(tl.cdiv({rows}, {count}), BLOCK_P) * BLOCK_P",
-        f"low = tl.program_id(1) * {share}",
-        f"high = tl.minimum(low + {share}, {rows})",
+        *shared,
         *(f"acc{t} = tl.full((BLOCK_P, BLOCK_C), 0, {acc})" for t in range(taps)),
         "for start in range(low, high, BLOCK_P):",
     ]
@@ -199,6 +201,30 @@ def _weight_grad(
             f"acc{t} += dy * x.to({acc})",
         ]  # fmt: skip
     lines += indented(body)
+    grid = f"cdiv(C, BLOCK_C) * {chunks}"
+    names = ["BLOCK_P", "BLOCK_C", *walk.constants()]
+    if splits == 1:
+        used: set[str] = set()
+        end = f"tl.minimum(first + {taps}, {g.taps})" if chunks > 1 else str(taps)
+        lines += [
+            f"tap = first + tl.arange(0, {power_of_two(taps)})",
+            f"tap_ok = tap < {end}",
+            f"acc = tl.full((BLOCK_C, {power_of_two(taps)}), 0, {acc})",
+        ]
+        for t in range(taps):
+            lines.append(
+                f"acc = tl.where((tap == first + {t})[None, :], tl.sum(acc{t}, axis=0)[:, None], acc)"
+            )
+        tile = Tile((Axis(g.c, "cols", 0), Axis(g.taps, "tap", 1)), ("col_ok", "tap_ok"))
+        lines += after.emit(p, tile, "acc", used)
+        stem = "_".join(["depthwise_weight_grad", *after.ops])
+        add_kernel(
+            b, stem, p, names, lines, configs, [grid], walk.constants(), after, used, frozenset({"M"})
+        )  # fmt: skip
+        return
+    part = depthwise_sums(g, result)
+    scratch = b.scratch(part.nbytes * splits)
+    p.pointer("partial", part.dtype, scratch)
     numel = p.number("numel", result.numel)
     lines.append(
         f"at = partial + tl.program_id(1).to(tl.int64) * {numel} + cols * {g.taps} + first"
@@ -207,7 +233,7 @@ def _weight_grad(
         ok = "col_ok" if chunks == 1 else f"col_ok & (first + {t} < {g.taps})"
         lines.append(f"tl.store(at + {t}, tl.sum(acc{t}, axis=0), mask={ok})")
     add_kernel(
-        b, "depthwise_weight_grad_partial", p, ["BLOCK_P", "BLOCK_C", *walk.constants()], lines, configs,
-        [f"cdiv(C, BLOCK_C) * {chunks}", "splits"], walk.constants(), after, set(), frozenset({"M"}),
+        b, "depthwise_weight_grad_partial", p, names, lines, configs, [grid, "splits"], walk.constants(), after, set(),
+        frozenset({"M"}),
     )  # fmt: skip
     total(b, part, scratch, splits, result, after)

@@ -89,6 +89,8 @@ def operand(w: Writer, r: int, whole: bool) -> str:
         x = f"tl.full([], {x}, {triton_type(register(argument))})"
     if argument.dtype == "i1":
         x = f"{x}.to(tl.int32)"
+    elif w.t.held and register(node) != register(argument):  # a loop's accumulators convert
+        x = f"{x}.to({triton_type(register(node))})"
     mask = w.mask(
         frozenset(d for which in ("rows", "cols") if w.reduced(which) for d in w.axis(which))
     )

@@ -192,7 +192,7 @@ class Writer(dag.Frame):
             if not self.looped(which):
                 self.line(f"{which}_start = {self.starts[which]}")
                 self.positions(which, f"{which}_start")
-            elif which != "rows" and not t.loop_cols:
+            elif t.held if which == "rows" else not t.loop_cols:
                 self.positions(which, "")
         return " * ".join(grid) or "1"
 

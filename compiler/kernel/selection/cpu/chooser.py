@@ -24,8 +24,8 @@ from gflow.dialects.types import (
     type_of,
 )
 
-from ....ir.contractions import CONTRACTIONS, root_of, root_operands
 from ....ir.errors import CannotLower
+from ....ir.fused import CONTRACTIONS, root_of, root_operands
 from ....ir.ssa import Op
 from ....memory.liveness import Lives
 from ...blocks import ITEM, Problem

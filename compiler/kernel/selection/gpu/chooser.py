@@ -29,7 +29,7 @@ from .product.convolution import (
     kind_of_convolution,
 )
 from .product.matmul import choose_matmul, kind_of_matmul
-from .product.shared import choose_shared, member_of, shares
+from .product.shared import TF32_OF, choose_shared, member_of, shares
 from .region.launches import choose_region
 
 
@@ -56,14 +56,14 @@ def chooser(
     """
     used = Used()
     tf32 = {what: tf32_allowed(function, what, target) for what in ("matmul", "convolution")}
-    shared = _shared(body, at, tf32["matmul"], target)
+    shared = _shared(body, at, tf32, target)
 
     def choose(o: Op) -> Choice:
         c = contraction_of(o, body, at)
         if c is not None:
             together = shared.get(o.index)
             if together is not None:
-                return _precise(together, c, tf32["matmul"])
+                return _precise(together, c, tf32[TF32_OF[c.name]])
             return _contraction(c, tf32, target, used)
         if o.name == "fused":
             return _region(o, body, at, target)
@@ -76,7 +76,9 @@ def chooser(
     return choose
 
 
-def _shared(body: Body, at: Sequence[Layout], tf32: bool, target: Target) -> dict[int, Choice]:
+def _shared(
+    body: Body, at: Sequence[Layout], tf32: Mapping[str, bool], target: Target
+) -> dict[int, Choice]:
     """The choices for products that `gflow.launch` puts into one launch, by the op's number."""
     launches: dict[int, list[Op]] = {}
     for o in body.ops:

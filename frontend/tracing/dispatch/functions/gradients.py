@@ -1,4 +1,4 @@
-"""`backward()` and `.grad`."""
+"""`backward()`, `.grad`, and what else autograd keeps on a tensor: hooks, `requires_grad`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,83 @@ def _gradient(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dic
     return func(*args)
 
 
+def _set_gradient(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`x.grad = y` and `del x.grad`. An optimizer of the graph reads what its parameters get; no other tensor from
+    outside can keep a gradient.
+
+    Raises:
+        GraphTraceError: it is such a tensor, and its gradient would change.
+    """
+    tensor, new = args[0], args[1] if len(args) > 1 else None
+    known = mode.reals.get(id(tensor))
+    real = mode.real_of(tensor)
+    ours = mode.in_optimizer or real is None or (known is not None and id(real) in mode.trained)
+    if ours:
+        return func(*args)
+    if new is None and known is not None and real.grad is None:  # type: ignore[union-attr]
+        mode.ungraded[id(real)] = real  # type: ignore[assignment]
+        return func(*args)
+    error = GraphTraceError(
+        f"{describe(mode.recorder.locator.here())}: build() sets the .grad of a tensor from outside, which is no "
+        "parameter of the graph's optimizers. Gradients in a program live for one call. Return the gradient and assign "
+        "it after the call, or keep it in a buffer."
+    )
+    # AOTAutograd loses `del x.grad`
+    raise error.to_eager("it deletes the .grad of a tensor") if len(args) == 1 else error
+
+
+def _hook(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A hook of a gradient; those of tensors from outside are noted for `check_hooks`."""
+    handle = func(*args, **kwargs)
+    if mode.real_of(args[0]) is not None and not mode.in_optimizer:
+        mode.hooked.append((handle, func.__name__, mode.recorder.locator.here()))
+    return handle
+
+
+def _flag(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A change of `requires_grad`; those of tensors that stay are noted for `changed_flags`."""
+    result = func(*args, **kwargs)
+    known = mode.reals.get(id(args[0]))
+    if known is not None and not mode.in_optimizer:
+        place = mode.recorder.locator.here()
+        mode.flagged.setdefault(id(known[1]), (known[1], known[0], place))
+    return result
+
+
+def _history(what: str) -> Handler:
+    """A handler for methods that change the autograd history of a tensor that is no leaf."""
+
+    def handler(
+        mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        real = mode.real_of(args[0])
+        if real is not None and not mode.in_optimizer and not _is_leaf(real):
+            raise GraphTraceError(
+                f"{describe(mode.recorder.locator.here())}: build() calls {what} of a tensor from outside, whose "
+                "history a program does not have. Call it before the graph."
+            )
+        return func(*args, **kwargs)
+
+    return handler
+
+
+def _is_leaf(real: Tensor) -> bool:
+    with torch._C.DisableTorchFunction():
+        return real.is_leaf
+
+
 HANDLERS: dict[Any, Handler] = {
     Tensor.backward: _backward,
     Tensor.grad.__get__: _gradient,  # type: ignore[union-attr]
+    Tensor.grad.__set__: _set_gradient,  # type: ignore[union-attr]
+    Tensor.grad.__delete__: _set_gradient,  # type: ignore[union-attr]
+    Tensor.register_hook: _hook,
+    Tensor.register_post_accumulate_grad_hook: _hook,
+    Tensor.requires_grad_: _flag,
+    Tensor.requires_grad.__set__: _flag,  # type: ignore[attr-defined]
+    Tensor.detach_: _history("detach_()"),
+    torch.detach_: _history("detach_()"),
+    Tensor.retain_grad: _history("retain_grad()"),
 }

@@ -120,11 +120,16 @@ def call(
             direct[id(new)] = t
         return new
 
+    def exchanged(given: Any) -> Any:
+        return (
+            exchange(given) if isinstance(given, Tensor) else tree_map_only(Tensor, exchange, given)
+        )
+
     args, kwargs = list(args), dict(kwargs)
     for place in places:
-        args[place] = tree_map_only(Tensor, exchange, args[place])
+        args[place] = exchanged(args[place])
     for name in names:
-        kwargs[name] = tree_map_only(Tensor, exchange, kwargs[name])
+        kwargs[name] = exchanged(kwargs[name])
     try:
         result = run(*args, **kwargs)
     except RuntimeError as error:

@@ -43,9 +43,12 @@ class Fact(NamedTuple):
 class TensorProxies:
     """The real tensors of a trace with their proxies, and callbacks for backward and optimizer steps."""
 
-    def __init__(self, recorder: Recorder, has_optimizer: bool) -> None:
+    def __init__(
+        self, recorder: Recorder, has_optimizer: bool, trained: frozenset[int] = frozenset()
+    ) -> None:
+        """trained: the ids of the parameters of the graph's optimizers."""
         self.recorder = recorder
-        self.has_optimizer = has_optimizer
+        self.has_optimizer, self.trained = has_optimizer, trained
         self.in_optimizer = False
         self.seed: Callable[[Tensor, Tensor | None], Tensor] | None = None
         self.read_gradient: Callable[[Tensor], None] | None = None
@@ -67,6 +70,10 @@ class TensorProxies:
         self.ungraded: dict[int, Tensor] = {}
         #: arrays of NumPy, tensors that were made over their memory, the values of these then, and the lines
         self.arrays: list[tuple[weakref.ref[Any], Tensor, TraceValue, Any]] = []
+        #: handles of hooks of gradients of tensors from outside, the methods that made them, and the lines
+        self.hooked: list[tuple[Any, str, Any]] = []
+        #: id of a real tensor whose `requires_grad` was set → the tensor, its proxy, the line
+        self.flagged: dict[int, tuple[Tensor, Tensor, Any]] = {}
         #: properties of tensors from outside that were read
         self.facts: list[Fact] = []
         self.bare: dict[

@@ -25,7 +25,7 @@ from ..recorder import Recorder, describe
 from . import custom_writes, facts, gradients, memory, networks, overlaps, values
 from .in_place import with_out, write_problem
 from .layouts import RESHAPING, layouts, restore
-from .proxies import TensorProxies
+from .proxies import TensorProxies, unwrap
 
 Tensor = torch.Tensor
 
@@ -47,9 +47,9 @@ _SELECTING = {
 class Rewrites(TensorProxies, TorchFunctionMode):
     """Active around `build()` and `optimizer.step()`."""
 
-    def __init__(self, recorder: Recorder, has_optimizer: bool) -> None:
+    def __init__(self, recorder: Recorder, has_optimizer: bool, trained: frozenset[int]) -> None:
         TorchFunctionMode.__init__(self)
-        TensorProxies.__init__(self, recorder, has_optimizer)
+        TensorProxies.__init__(self, recorder, has_optimizer, trained)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -82,6 +82,8 @@ class Rewrites(TensorProxies, TorchFunctionMode):
         if handler is None or handler in memory.IN_PLACE:
             if overlaps.writes_first(func, kwargs):
                 self._check_target(func, args)
+            for target in overlaps.targets(func, args, kwargs):
+                self._check_foreign(target)
             problem = write_problem(func, args, kwargs, self.concrete)
             if problem is not None:
                 raise GraphTraceError(f"{describe(self.recorder.locator.here())}: {problem}")
@@ -96,6 +98,26 @@ class Rewrites(TensorProxies, TorchFunctionMode):
         # An in-place update returns the real tensor, since `self.count += 1` assigns it to the module.
         known = self.reals.get(id(result))
         return result if known is None else known[1]
+
+    def _check_foreign(self, target: Tensor) -> None:
+        """Check that a written tensor does not lie in an array's memory: a program has a constant instead. Arrays
+        that `torch.from_numpy` and the like get are noted when they do (`check_arrays`); this finds those of
+        functions under other names (`from torch import from_numpy`).
+
+        Raises:
+            GraphTraceError: it does.
+        """
+        base = target if target._base is None else target._base
+        if not self.recorder.foreign or any(found is base for _, found, _, _ in self.arrays):
+            return
+        with self.recorder.fake_mode, self.recorder:
+            value = self.recorder.value_of(unwrap(base))
+        if value in self.recorder.foreign:
+            raise GraphTraceError(
+                f"{describe(self.recorder.locator.here())}: build() updates a tensor that it made over the memory of a "
+                "NumPy array. A program has a constant in its place. Make the tensor before the call, and use it in "
+                "build(): its updates reach the array. Or copy the array first (torch.tensor)."
+            )
 
     def _check_target(self, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Check the target of an in-place op.

@@ -85,8 +85,10 @@ def _over_array(
     array = args[0]
     # from here on, the trace holds the copy alone
     found = func(array.copy(), *args[1:], **kwargs)
-    with untraced():
-        shared = func(array, *args[1:], **kwargs).data_ptr() == array.ctypes.data
+    shared = len(args) == 1 and not kwargs
+    if array.flags.writeable:  # of others PyTorch warns
+        with untraced():
+            shared = func(array, *args[1:], **kwargs).data_ptr() == array.ctypes.data
     while type(array.base) is numpy.ndarray:
         array = array.base
     if shared:

@@ -113,6 +113,11 @@ class Formulas:
                 b, a = second.others[expr]
                 return _plus((b,), _times((a,), self.polynomial(second.variable)))
             raise Fixed(str(expr))
+        if expr.free_symbols and all(self.others.get(s, (0, 1))[1] == 0 for s in expr.free_symbols):
+            # of sizes that this program has once and for all
+            value = expr.xreplace({s: sympy.Integer(self.others[s][0]) for s in expr.free_symbols})
+            if value.is_Integer:
+                return (int(value),)
         reader = _READERS.get(type(expr).__name__)
         if reader is None:
             raise Fixed(str(expr))

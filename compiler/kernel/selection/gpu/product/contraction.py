@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from gflow.compiler.ir.contractions import CONTRACTIONS, root_of, root_operands
+from gflow.compiler.ir.fused import CONTRACTIONS, root_of, root_operands
 from gflow.compiler.ir.ssa import Body, Op
 from gflow.compiler.ir.views import Layout, row_of
 from gflow.compiler.targets import Target

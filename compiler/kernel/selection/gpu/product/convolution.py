@@ -18,7 +18,7 @@ from gflow.dialects.types import TensorType, row_major_strides
 
 from ....convolution import ROLES, Geometry, geometry
 from ....movement import Copy
-from ....sizes import WIDE, cdiv, extent
+from ....sizes import WIDE, cdiv, extent, power_of_two
 from ...choice import Choice, way_of
 from .contraction import Contraction, Used, choose_product, total_configs
 from .matmul import Product, choose, copy_way, kind_of_product, product_of
@@ -35,6 +35,8 @@ _FEW_COLUMNS = 32
 TAPS = 9
 #: programs for each multiprocessor that share the positions of a depthwise weight gradient, and the most pieces
 _PROGRAMS, _MOST_SPLITS = 4, 512
+#: bytes of a sector of a cache line, and the most positions that one program sums
+_SECTOR, _FEW_POSITIONS = 32, 1024
 
 
 @record
@@ -278,6 +280,13 @@ def depthwise_configs(g: Convolution) -> list[TritonConfig]:
     """The configurations of a depthwise convolution: tiles of positions × channels."""
     source = g.y if g.name == "convolution_input_grad" else g.x
     last = source.channel == 1
+    if g.name == "convolution_weight_grad" and _alone(g):
+        wide = _SECTOR // TensorType((), g.x.dtype).itemsize
+        tall = min(2048 // wide, power_of_two(g.positions))
+        tiles = [(tall, wide), (tall, 2 * wide)]
+        return [
+            TritonConfig({"BLOCK_P": n, "BLOCK_C": w}, max(1, n * w // 256), 2) for n, w in tiles
+        ]
     if g.name == "convolution_weight_grad":
         wide = 64 if g.c > 32 else 32
         tiles = (
@@ -294,6 +303,14 @@ def depthwise_configs(g: Convolution) -> list[TritonConfig]:
     return [c for n, c in enumerate(found) if c not in found[:n]]
 
 
+def _alone(g: Convolution) -> bool:
+    """Whether one program sums all positions of its channels in a weight gradient.
+
+    With few positions it takes a few steps, with as few channels as a sector of memory has.
+    """
+    return g.x.channel == g.y.channel == 1 and g.positions <= _FEW_POSITIONS
+
+
 def depthwise_sums(g: Convolution, result: TensorType) -> TensorType:
     """The type of the partial sums of a depthwise weight gradient."""
     return TensorType(result.shape, "f64" if g.x.dtype == "f64" else "f32")
@@ -308,11 +325,14 @@ def choose_depthwise(c: Contraction, g: Convolution, target: Target) -> Choice:
     first = way_of(depthwise_configs(g)[0])
     block, pieces, scratch, then = first.block, 1, 0, []
     if c.name == "convolution_weight_grad":
+        if _alone(g):
+            return Choice("depthwise").with_ways([first])
         chunks = cdiv(g.taps, min(g.taps, TAPS))
         programs = cdiv(g.c, block[1]) * chunks
         positions = g.positions
         enough = _PROGRAMS * target.device.multiprocessors // programs
         pieces = max(1, min(enough, cdiv(positions, 4 * block[0]), _MOST_SPLITS))
-        scratch = -(-depthwise_sums(g, c.result).nbytes * pieces // 64) * 64
-        then.append(way_of(total_configs(c.result)[0]))
+        if pieces > 1:
+            scratch = -(-depthwise_sums(g, c.result).nbytes * pieces // 64) * 64
+            then.append(way_of(total_configs(c.result)[0]))
     return Choice("depthwise", scratch).with_ways([replace(first, pieces=pieces), *then])

@@ -8,11 +8,11 @@ are 216 whole tiles, and three such groups are 4.9 waves of all multiprocessors.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 
-from gflow.compiler.ir.contractions import root_of
+from gflow.compiler.ir.fused import root_of
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.targets import Target
 from gflow.dialects.ops import OPS
@@ -22,6 +22,7 @@ from ....description import Kernel
 from ....sizes import WIDE, extent
 from ...choice import Choice
 from .contraction import Contraction, followed_by, with_following
+from .convolution import convolution_of, direct_product, kind_of_convolution
 from .matmul import Product, copied_operands, kind_of_matmul, product_of_matmul
 from .operands import stride_class
 from .tiles import Problem, best_splits, fastest_tile, seconds, together
@@ -51,21 +52,27 @@ class Member:
     parameters: int
 
 
+#: the contractions that can share a launch, each with the kind of op whose switch allows TF32 in it
+TF32_OF = {"matmul": "matmul", "convolution_weight_grad": "convolution"}
+
+
 def shares(o: Op) -> bool:
-    """Whether an op is a candidate: a fused op with a matmul, which no library call computes."""
+    """Whether an op is a candidate: a fused op with a matmul or a convolution's weight gradient, which no library call
+    computes."""
     root = root_of(o.op) if o.name == "fused" else None
-    return root is not None and root.name == "gflow.matmul"
+    return root is not None and root.name.removeprefix("gflow.") in TF32_OF
 
 
-def member_of(c: Contraction, tf32: bool, target: Target) -> Member | None:
+def member_of(c: Contraction, allowed: Mapping[str, bool], target: Target) -> Member | None:
     """A contraction as a product of a shared launch.
 
     None if it isn't a single matrix product on tensor cores, or if its operands are copied first.
+
+    allowed: whether float32 products may use TF32, of matmuls and of convolutions.
     """
-    if c.name != "matmul" or kind_of_matmul(c) != "product":
-        return None
-    p = product_of_matmul(c, tf32, target)
-    if p.dims or p.problem.kind != "cores" or copied_operands(p, target):
+    tf32 = c.name in TF32_OF and allowed[TF32_OF[c.name]]
+    p = _product(c, tf32, target)
+    if p is None or p.dims or p.problem.kind != "cores" or copied_operands(p, target):
         return None
     posed = p.posed(target)
     own = replace(posed, descriptors="DESCRIPTORS" if posed.descriptors else "")
@@ -77,12 +84,23 @@ def member_of(c: Contraction, tf32: bool, target: Target) -> Member | None:
     )
 
 
+def _product(c: Contraction, tf32: bool, target: Target) -> Product | None:
+    """The matrix product of a contraction; None if its kernel is another one."""
+    if c.name == "matmul":
+        return product_of_matmul(c, tf32, target) if kind_of_matmul(c) == "product" else None
+    if c.name not in TF32_OF:
+        return None
+    g = convolution_of(c)
+    plain = g.direct and kind_of_convolution(c, g) == "product"
+    return direct_product(g, tf32, target) if plain else None
+
+
 def _text(p: Product, c: Contraction) -> tuple[Hashable, ...]:
     x, y = p.x, p.y
     walks = [(x.rows, x.cols), (y.rows, y.cols)]
     numbers = p.m, p.n, *walks[0], *walks[1]
     return (
-        x.dtype, y.dtype, c.result.dtype, *map(stride_class, walks), p.wide, x.width > 0, y.width > 0,
+        c.name, x.dtype, y.dtype, c.result.dtype, *map(stride_class, walks), p.wide, x.width > 0, y.width > 0,
         tuple(map(_factor, numbers)), gcd(p.k, _LONGEST_STEP), c.following.structure(),
         tuple(map(_positions, c.following.kernels)),
     )  # fmt: skip

@@ -31,6 +31,9 @@ _ALIVE = 8
 #: up to so many rows, few programs reduce them without splitting the reduction
 _SHORT = 1024
 
+#: bytes of a sector of a cache line, and the most elements of a tile with whole columns
+_SECTOR, _HELD = 32, 8192
+
 #: elements of a tile up to which a thread has eight of them; in larger tiles it has sixteen
 _ROW = 2048
 
@@ -55,6 +58,8 @@ def _ways(k: Kernel, t: Tiling, device: Device) -> tuple[TritonConfig, ...]:
         return _runs(k, t)
     if t.cols in k.reduced and not t.loop_cols:
         return _whole_rows(k, t, busy(device))
+    if t.held:
+        return _whole_columns(k, t, device)
     if t.loop_cols and not t.loop_rows:
         ways = [(1, 2048, 8), (1, 4096, 16), (1, 4096, 8)]
         row = k.sizes[t.cols] * max(_full(k, t, k.loads), default=4)
@@ -125,6 +130,22 @@ def _whole_rows(k: Kernel, t: Tiling, enough: int) -> tuple[TritonConfig, ...]:
     if rows * cols >= _LARGE:
         choices.append((rows, cols, 2 * _warps(rows * cols)))
     return _configs(t, choices or [(1, cols, _warps(cols))])
+
+
+def _whole_columns(k: Kernel, t: Tiling, device: Device) -> tuple[TritonConfig, ...]:
+    """Configurations for columns that fit a tile: as many as are read as whole sectors of memory, and more only where
+    there are programs for all multiprocessors, and elements for few registers."""
+    rows = power_of_two(prod(k.sizes[d] for d in t.rows))
+    item = max(_full(k, t, (*k.loads, *k.stores)), default=4)
+    least = min(max(1, _SECTOR // item), power_of_two(k.sizes[t.cols]))
+    cols = min(_width(k, t, device), power_of_two(k.sizes[t.cols]))
+    outer = prod(k.sizes[d] for d in t.outer)
+    while cols > least and (
+        rows * cols > _HELD or cdiv(k.sizes[t.cols], cols) * outer < device.multiprocessors
+    ):
+        cols //= 2
+    warps = min(16, max(1, rows * cols // (WARP * 4)))
+    return _configs(t, [(rows, cols, warps), (rows, 2 * cols, min(16, 2 * warps))])
 
 
 def _runs(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 from gflow.compiler.targets import Device
 from gflow.dialects.program import Place, TritonConfig
@@ -119,6 +120,9 @@ def config_of(way: Way, k: Kernel, t: Tiling) -> TritonConfig:
     if whole:
         row = k.sizes[t.cols]
         way.check(way.block[-1] >= row, f"needs a block with rows of {row} as a whole")
+    if t.held:
+        column = prod(k.sizes[d] for d in t.rows)
+        way.check(way.block[0] >= column, f"needs a block with columns of {column} as a whole")
     way.check(not t.runs or run_of(k) % way.block[0] == 0, "has rows that no run divides into")
     way.check(way.pieces == 1 or bool(t.axis and not t.runs), "shares what one program has")
     way.check(bool(way.stages) == bool(t.axis), "has stages exactly where there is a loop")

@@ -19,6 +19,9 @@ _LONG = 512
 #: the longest row that a program holds as a whole
 MOST_PERSISTENT = 8192
 
+#: the longest column that a program holds as a whole, where it needs its elements again after a reduction
+MOST_HELD = 1024
+
 #: numbers below this fit 32 bits
 _LIMIT = 1 << 31
 
@@ -35,6 +38,7 @@ class Tiling:
         split: whether several programs share the reduction, each with a piece of the looped axis.
         wide: whether offsets need 64 bits.
         runs: whether a program iterates over a run of rows that aren't reduced (kernels with partial sums).
+        held: whether a program reduces the axis "rows" without a loop, since it holds all of it.
     """
 
     rows: tuple[int, ...]
@@ -45,6 +49,7 @@ class Tiling:
     split: bool = False
     wide: bool = False
     runs: bool = False
+    held: bool = False
 
     @property
     def axis(self) -> str:
@@ -73,10 +78,18 @@ def tiling_of(k: Kernel) -> Tiling:
     kept = tuple(d for d in others if d not in k.reduced)
     reduced = tuple(d for d in others if d in k.reduced)
     if cols not in k.reduced:
-        return Tiling(reduced, cols, kept, loop_rows=True, wide=wide)
+        held = _again(k) and prod(k.sizes[d] for d in reduced) <= MOST_HELD
+        return Tiling(reduced, cols, kept, loop_rows=not held, wide=wide, held=held)
     if reduced:
         return Tiling(reduced, cols, kept, loop_rows=True, loop_cols=True, wide=wide)
     return Tiling(kept, cols, (), loop_cols=k.sizes[cols] > MOST_PERSISTENT, wide=wide)
+
+
+def _again(k: Kernel) -> bool:
+    """Whether values over the whole index space are needed again after a reduction."""
+    late = (s for s in k.stores if k.nodes[s.node].depth)
+    spans = any(s.strides[d] for s in late for d in k.reduced)
+    return spans or any(n.op == "reduce" and n.depth > 1 for n in k.nodes)
 
 
 def partial_stores(k: Kernel) -> frozenset[int]:

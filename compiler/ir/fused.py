@@ -1,0 +1,126 @@
+"""Kernels as `gflow.fused` ops: the contraction inside, and other results.
+
+A kernel of kind "contraction" has one, its root:
+
+    %r = "gflow.fused"(%a, %b, %c) ({
+    ^bb0(%x, %y, %z):
+      %0 = "gflow.matmul"(%x, %y)        the root; its operands are block arguments
+      %1 = "gflow.add"(%0, %z)           the epilogue
+      "gflow.yield"(%1)
+    }) {kind = "contraction"}
+
+`narrow_fused` removes results. Before, where nobody reads `%d`:
+
+    %h, %d = "gflow.fused"(%x, %y) ({
+    ^bb0(%a: tensor<64xf32>, %b: tensor<64xf32>):
+      %0 = "gflow.tanh"(%a) : (tensor<64xf32>) -> tensor<64xf32>
+      %1 = "gflow.mul"(%0, %b) : (tensor<64xf32>, tensor<64xf32>) -> tensor<64xf32>
+      "gflow.yield"(%0, %1) : (tensor<64xf32>, tensor<64xf32>) -> ()
+    }) {kind = "pointwise"} : (tensor<64xf32>, tensor<64xf32>) -> (tensor<64xf32>, tensor<64xf32>)
+
+After:
+
+    %h = "gflow.fused"(%x) ({
+    ^bb0(%a: tensor<64xf32>):
+      %0 = "gflow.tanh"(%a) : (tensor<64xf32>) -> tensor<64xf32>
+      "gflow.yield"(%0) : (tensor<64xf32>) -> ()
+    }) {kind = "pointwise"} : (tensor<64xf32>) -> tensor<64xf32>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gflow.dialects import builder
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import CONTRACTIONS
+
+from .ssa import fused_kind
+
+
+def root_of(fused: ir.Operation) -> ir.Operation | None:
+    """The contraction in a `gflow.fused` op; None without one."""
+    if fused_kind(fused) not in ("", "contraction"):
+        return None
+    for op in fused.regions[0].blocks[0].operations:
+        if op.operation.name.removeprefix("gflow.") in CONTRACTIONS:
+            return op.operation
+    return None
+
+
+def root_operands(root: ir.Operation) -> list[int]:
+    """For each operand of a root, the number of the fused op's operand."""
+    return [ir.BlockArgument(v).arg_number for v in root.operands]
+
+
+def is_read(value: ir.Value) -> bool:
+    """Whether a value has a use."""
+    return next(iter(value.uses), None) is not None
+
+
+def narrow_fused(op: ir.Operation) -> ir.Operation:
+    """Remove the results of a `gflow.fused` op that are not read, and what only they depend on.
+
+    A kernel that neither reduces nor contracts any more becomes one of kind "pointwise".
+
+    Returns:
+        The op that replaces `op`; `op` itself if it needs all of its results and operands.
+    """
+    *inner, last = [o.operation for o in op.regions[0].blocks[0].operations]
+    kept = [i for i, r in enumerate(op.results) if is_read(r)]
+    _yield(last, [last.operands[i] for i in kept])
+    for o in reversed(inner):
+        if not any(is_read(r) for r in o.results):
+            o.erase()
+    read = [i for i, a in enumerate(op.regions[0].blocks[0].arguments) if is_read(a)]
+    if len(kept) == len(op.results) and len(read) == len(op.operands):
+        return op
+    new = _rebuild(op, read, [builder.type_of(op.results[i]) for i in kept])
+    for i, result in zip(kept, new.results):
+        op.results[i].replace_all_uses_with(result)
+    op.erase()
+    return new
+
+
+def widen_fused(op: ir.Operation, values: Sequence[ir.Value]) -> ir.Operation:
+    """Add values of its region to the results of a `gflow.fused` op. Results stay in order of their types.
+
+    Returns:
+        The op that replaces `op`.
+    """
+    last = list(op.regions[0].blocks[0].operations)[-1].operation
+    results = [*last.operands, *values]
+    order = sorted(range(len(results)), key=lambda n: (str(results[n].type), n))
+    _yield(last, [results[n] for n in order])
+    new = _rebuild(op, range(len(op.operands)), [builder.type_of(results[n]) for n in order])
+    for i, old in enumerate(op.results):
+        old.replace_all_uses_with(new.results[order.index(i)])
+    op.erase()
+    return new
+
+
+def _yield(last: ir.Operation, values: Sequence[ir.Value]) -> None:
+    with ir.InsertionPoint(last), last.location:
+        builder.build_op("yield", values, result_types=[])
+    last.erase()
+
+
+def _rebuild(
+    op: ir.Operation, read: Sequence[int], types: Sequence[builder.TensorType]
+) -> ir.Operation:
+    """A kernel with the region and attributes of `op` and other results; of its operands, those that are `read`."""
+    block = op.regions[0].blocks[0]
+    operands = [op.operands[i] for i in read]
+    for i in reversed(range(len(block.arguments))):
+        if i not in read:
+            block.erase_argument(i)
+    kept = {n: op.attributes[n] for n in op.attributes if not n.endswith("SegmentSizes")}
+    names = {o.operation.name.removeprefix("gflow.") for o in block.operations}
+    if fused_kind(op) not in ("", "pointwise") and not names & {*CONTRACTIONS, "reduce"}:
+        kept["kind"] = ir.StringAttr.get("pointwise")
+    with ir.InsertionPoint(op), op.location:
+        new = builder.build_op("fused", operands, result_types=types)
+    for name, value in kept.items():
+        new.attributes[name] = value
+    block.append_to(new.regions[0])
+    return new
