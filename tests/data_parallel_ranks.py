@@ -402,6 +402,28 @@ def even_net() -> nn.Module:
 
 
 @check
+def whole_fsdp_steps(rank: int, world: int) -> None:
+    """A function with a whole step of modules of `fully_shard` through `gflow.compile`."""
+    from torch.distributed.fsdp import fully_shard
+
+    losses = []
+    for compiled in (False, True):
+        model = fully_shard(even_net())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: Tensor, model: Any = model, optimizer: Any = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        call = flow.compile(step) if compiled else step
+        losses.append([call(batch(rank, n)[0]) for n in range(3)])
+    torch.testing.assert_close(*losses)
+
+
+@check
 def like_fsdp(rank: int, world: int) -> None:
     """Modules of `fully_shard` train as ZeRO stage 3: parameters and state stay the DTensors that they are."""
     from torch.distributed.fsdp import fully_shard

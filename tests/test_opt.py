@@ -182,6 +182,21 @@ def test_split_input(tool: Tool) -> None:
     assert "<stdin>:11:" in result.err
 
 
+def test_lines_of_parts(tool: Tool) -> None:
+    """Each part is parsed alone, and its errors have the lines of the whole input."""
+    assembly = "func @f(%arg0: 4xf32) -> (4xf32) {\n  %0 = gflow.nothing %arg0 : 4xf32\n  return %0 : 4xf32\n}\n"
+    shape = "x".join("1" for _ in range(70_000))
+    text = f"{GOOD}// -----\n{assembly}// -----\nfunc.func @g(%a: tensor<{shape}xf32>) {{\n}}\n"
+    result = tool("--split-input-file", stdin=text)
+    lines = text.splitlines()
+    op = next(n for n, line in enumerate(lines, 1) if "gflow.nothing" in line)
+    assert f"<stdin>:{op}:" in result.err
+    assert f"<stdin>:{len(lines) - 1}:" in result.err
+    many = tool("--split-input-file", stdin="// -----\n" * 30_000)
+    assert (many.code, many.out) == (1, "")
+    assert "its parts, each with the lines before it, have more than" in many.err
+
+
 def test_verify_diagnostics(tool: Tool) -> None:
     def run(comment: str) -> Result:
         text = (

@@ -86,16 +86,20 @@ def parse(
         name: the file's name, for diagnostics.
         implicit: wrap ops that are not in a module in one.
     """
-    beyond = limits.problem(text)
+    given = text.lstrip(
+        "\n"
+    )  # parts of a file have as many lines in front as the file has before them
+    before = len(text) - len(given)
+    beyond = limits.problem(given)
     if beyond is not None:
         message, line, column = beyond
-        diagnostics.append(Diagnostic("error", message, name, line, column))
+        diagnostics.append(Diagnostic("error", message, name, before + line, column))
         return None
-    if is_assembly(text):
+    if is_assembly(given):
         try:
-            text = to_generic(text)
+            text = "\n" * before + to_generic(given)
         except AssemblyError as error:
-            diagnostics.append(Diagnostic("error", str(error), name, error.line, 1))
+            diagnostics.append(Diagnostic("error", str(error), name, before + error.line, 1))
             return None
     if not text.endswith("\n"):
         text += "\n"  # the lexer reads beyond a string that has no end and no line after it

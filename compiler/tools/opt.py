@@ -165,18 +165,20 @@ class _Runner:
         self.sources.add(name, text)
         if not self.options.split_input_file:
             return self._run_part(text, name, 0)
-        good, start, size = True, 0, 0
+        parts, start, line = list[tuple[int, int, int]](), 0, 0
         for match in [*_SPLIT.finditer(text), None]:
             end = len(text) if match is None else match.start()
-            line = text.count("\n", 0, start)
-            size += line + end - start  # a part is parsed with as many blank lines in front
-            if size > limits.MAX_BYTES:
-                message = f"{name}: its parts, each with the lines before it, have more than"
-                _fail(f"gflow-opt: {message} {limits.MAX_BYTES:,} characters")
-                return False
-            good &= self._run_part(text[start:end], name, line)
-            start = end if match is None else match.end()
-        return good
+            parts.append((start, end, line))
+            if match is not None:
+                line += text.count("\n", start, match.end())
+                start = match.end()
+        # a part is parsed with as many blank lines in front
+        if sum(line + end - start for start, end, line in parts) > limits.MAX_BYTES:
+            message = f"{name}: its parts, each with the lines before it, have more than"
+            _fail(f"gflow-opt: {message} {limits.MAX_BYTES:,} characters")
+            return False
+        runs = [self._run_part(text[start:end], name, line) for start, end, line in parts]
+        return all(runs)
 
     def _run_part(self, text: str, name: str, first_line: int) -> bool:
         # Blank lines in front keep the line numbers those of the whole file.

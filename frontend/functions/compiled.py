@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -156,6 +157,9 @@ class _Runner:
             return self.target(*args, **kwargs)
         if holds_state(args, kwargs, self._kinds):
             return self._with_state(args, kwargs)
+        if gradients not in self._by_dynamo and self._reaches_sharded():
+            self._pieces().because_of(Undivided("a function that calls a module of fully_shard()"))
+            self._by_dynamo.add(gradients)
         if gradients in self._by_dynamo:
             return self._pieces()(args, kwargs)
         raised = False  # an error of the function itself
@@ -213,6 +217,15 @@ class _Runner:
             isinstance(leaf, torch.Tensor) and leaf.requires_grad
             for leaf in tree_leaves((args, kwargs))
         )
+
+    def _reaches_sharded(self) -> bool:
+        """Whether a function calls modules of `fully_shard`, whose first call sets them up: a trace that is refused in
+        the middle of it would leave them half made."""
+        fsdp = sys.modules.get("torch.distributed.fsdp")
+        if fsdp is None or self.whole or isinstance(self.target, torch.nn.Module):
+            return False
+        roots = [p for p in self.captured.parts() if isinstance(p, torch.nn.Module)]
+        return any(isinstance(m, fsdp.FSDPModule) for root in roots for m in root.modules())
 
     def _tensors(self) -> Iterator[torch.Tensor]:
         for part in self.captured.parts():
