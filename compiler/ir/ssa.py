@@ -128,7 +128,7 @@ def aliases(function: func.FuncOp, body: Body) -> list[int | None]:
     seen: set[int] = set()
     for number, entry in enumerate(ir.ArrayAttr(function.attributes["res_attrs"])):
         attrs = ir.DictAttr(entry)
-        alias = _alias(attrs["gflow.alias"], body) if "gflow.alias" in attrs else None
+        alias = _alias(attrs["gflow.alias"], len(body.arguments)) if "gflow.alias" in attrs else None
         if "gflow.alias" in attrs and (
             alias is None
             or alias in seen
@@ -147,17 +147,32 @@ def aliases(function: func.FuncOp, body: Body) -> list[int | None]:
 
 
 def updates(function: func.FuncOp) -> list[int | None]:
-    """As `aliases`, without the checks."""
+    """As `aliases`, with no other check than that the arguments exist.
+
+    Raises:
+        PassError: one does not.
+    """
+    count = len(function.type.inputs)
     if "res_attrs" not in function.attributes:
         return [None] * len(function.type.results)
-    given = map(ir.DictAttr, ir.ArrayAttr(function.attributes["res_attrs"]))
-    return [ir.IntegerAttr(a["gflow.alias"]).value if "gflow.alias" in a else None for a in given]
+    out = []
+    for result, entry in enumerate(ir.ArrayAttr(function.attributes["res_attrs"])):
+        attrs = ir.DictAttr(entry)
+        alias = _alias(attrs["gflow.alias"], count) if "gflow.alias" in attrs else None
+        if "gflow.alias" in attrs and alias is None:
+            raise PassError(
+                f"'gflow.alias' of result {result} must be the number of an argument, found "
+                f"{attrs['gflow.alias']}",
+                function,
+            )
+        out.append(alias)
+    return out
 
 
-def _alias(attribute: ir.Attribute, body: Body) -> int | None:
+def _alias(attribute: ir.Attribute, arguments: int) -> int | None:
     if not isinstance(attribute, ir.IntegerAttr):
         return None
-    return attribute.value if 0 <= attribute.value < len(body.arguments) else None
+    return attribute.value if 0 <= attribute.value < arguments else None
 
 
 def attributes_of(op: ir.Operation) -> dict[str, ir.Attribute]:
