@@ -128,7 +128,9 @@ def aliases(function: func.FuncOp, body: Body) -> list[int | None]:
     seen: set[int] = set()
     for number, entry in enumerate(ir.ArrayAttr(function.attributes["res_attrs"])):
         attrs = ir.DictAttr(entry)
-        alias = _alias(attrs["gflow.alias"], len(body.arguments)) if "gflow.alias" in attrs else None
+        alias = (
+            _alias(attrs["gflow.alias"], len(body.arguments)) if "gflow.alias" in attrs else None
+        )
         if "gflow.alias" in attrs and (
             alias is None
             or alias in seen
