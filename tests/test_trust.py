@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -287,35 +288,42 @@ def test_a_full_disk(
     assert flow.load(saved)["a"].equal(torch.zeros(3))
 
 
+@contextlib.contextmanager
+def small_files() -> Iterator[None]:
+    """Within, no file of more than 4 KiB can be written."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    bytecode = sys.dont_write_bytecode
+    sys.dont_write_bytecode = (
+        True  # Python would leave parts of files, which no later import can read
+    )
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        sys.dont_write_bytecode = bytecode
+        signal.signal(signal.SIGXFSZ, handler)
+
+
 def test_a_disk_that_is_full_for_safetensors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It writes by itself, and has errors of its own."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    try:
-        with pytest.raises(OSError, match="was not saved, nothing is there"):
-            flow.save({"a": torch.ones(100_000)}, tmp_path / "state")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
+    with small_files(), pytest.raises(OSError, match="was not saved, nothing is there"):
+        flow.save({"a": torch.ones(100_000)}, tmp_path / "state")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not objects.supported(), reason="no files in memory")
 def test_a_process_that_may_write_no_files(folder: Path) -> None:
     """LLVM would end the process where it cannot write an object file."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    try:
+    with small_files():
         x = torch.randn(3)
         graph = flow.nn.Graph.trace(lambda x: (x * 7.25).sin().cumsum(0) + 3)
         torch.testing.assert_close(graph(x), (x * 7.25).sin().cumsum(0) + 3)
         with pytest.raises(OSError, match=r"ulimit -f|not saved"):
             flow.save(graph, folder.parent / "saved")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not (folder.parent / "saved").exists()
 
 
