@@ -105,17 +105,17 @@ def test_products_and_convolutions() -> None:
             assert 64 * found.warps <= 1024, name
 
 
-def test_attention() -> None:
+@pytest.mark.parametrize("dtype", ["bf16", pytest.param("f32", marks=pytest.mark.sweep)])
+def test_attention(dtype: str) -> None:
     shape = (2, 256, 4, 64)
-    for dtype in ("bf16", "f32"):
-        types = [attention._type(shape, dtype)] * 3
-        grads = [types[0], *types, types[0], attention._type((2, 4, 256), "f32")]
-        attrs = {"scale": 0.125, "causal": True}
-        texts = [attention.module_text("attention", types, attrs),
-                 attention.module_text("attention_grad", grads, attrs)]  # fmt: skip
-        code = machine_code(*map(of_text, texts))
-        assert all(c.instructions for _, c in code.values() if c.shared)
-        assert not spilled(code)
+    types = [attention._type(shape, dtype)] * 3
+    grads = [types[0], *types, types[0], attention._type((2, 4, 256), "f32")]
+    attrs = {"scale": 0.125, "causal": True}
+    texts = [attention.module_text("attention", types, attrs),
+             attention.module_text("attention_grad", grads, attrs)]  # fmt: skip
+    code = machine_code(*map(of_text, texts))
+    assert all(c.instructions for _, c in code.values() if c.shared)
+    assert not spilled(code)
 
 
 def _bodies() -> Iterator[tuple[list[str], Callable[[Any], Any]]]:
