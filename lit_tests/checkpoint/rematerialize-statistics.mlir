@@ -1,6 +1,10 @@
 // RUN: %gflow-opt %s --gflow-fuse "--gflow-rematerialize=slowdown=0.5 worth=0" | FileCheck %s --check-prefix=NORM
 // RUN: %gflow-opt %s --gflow-fuse "--gflow-rematerialize=slowdown=0.001 worth=0" | FileCheck %s --check-prefix=KEPT
 // RUN: %gflow-opt %s --gflow-fuse "--gflow-rematerialize=slowdown=0.001 slowdown-to-enough=0.5 worth=0" | FileCheck %s --check-prefix=NORM
+// RUN: %gflow-opt %s --gflow-fuse "--gflow-rematerialize=slowdown-to-enough=0.5 worth=0" | FileCheck %s --check-prefix=NORM
+// RUN: not %gflow-opt %s --gflow-fuse "--gflow-rematerialize=slowdown=0.1 slowdown-to-enough=1.5" 2>&1 | FileCheck %s --check-prefix=RANGE
+
+// RANGE: error: budget must be a number of bytes, fraction and slowdown between 0 and 1
 
 // The rows without their mean are recomputed from the means, which the first kernel stores for that: no second reduction. A
 // kernel whose statistics no recomputation reads keeps its one result.

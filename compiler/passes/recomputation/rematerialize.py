@@ -124,10 +124,11 @@ def run(function: func.FuncOp, options: RematerializeOptions) -> None:
     """
     if options.device not in DEVICES:
         raise PassError(f"no device '{options.device}'; there are {', '.join(DEVICES)}")
-    if options.budget < 0 or not 0 <= options.fraction <= 1 or not 0 <= options.slowdown <= 1:
+    shares = options.fraction, options.slowdown, options.slowdown_to_enough
+    if options.budget < 0 or not all(0 <= share <= 1 for share in shares):
         raise PassError("budget must be a number of bytes, fraction and slowdown between 0 and 1")
     if not options.budget and not options.fraction:
-        if options.slowdown:
+        if options.slowdown or options.slowdown_to_enough:
             _spend(function, options)
         return
     before = _arena(function, options.scratch)
