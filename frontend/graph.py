@@ -29,7 +29,7 @@ from .saved.schedules import learning_rates, schedule_problem
 from .saved.state_dict import load_state_dict, state_dict
 from .tracing.context.deprecated_spellings import warn_older
 from .tracing.context.location import here, optimizer_added
-from .tracing.context.saved_hooks import check_untransformed, is_transformed
+from .tracing.context.transforms import check_untransformed, is_transformed
 from .tracing.context.wrappers import check_optimizer
 from .tracing.data.bound_call import BoundCall
 from .tracing.dispatch.clipping import clip_problem

@@ -15,7 +15,7 @@ from gflow.errors import GraphTraceError
 from gflow.execution.executor import Compiled
 from gflow.runtime.seeds import Seeds
 from gflow.runtime.tensors import with_strides
-from gflow.tracing.context.saved_hooks import is_transformed
+from gflow.tracing.context.transforms import is_transformed
 from gflow.tracing.data.sizes import at_size
 
 from .scalars import Counted

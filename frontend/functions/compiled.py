@@ -19,12 +19,8 @@ from gflow.errors import GraphError, GraphInputError, GraphTraceError, StateChan
 from gflow.lowering.dtypes import LoweringError
 from gflow.nn.graph import Graph
 from gflow.tracing.context.location import here
-from gflow.tracing.context.saved_hooks import (
-    IN_EAGER,
-    TRANSFORMED,
-    is_transformed,
-    may_change_values,
-)
+from gflow.tracing.context.saved_hooks import IN_EAGER, may_change_values
+from gflow.tracing.context.transforms import TRANSFORMED, is_transformed
 from gflow.tracing.program.module_config import set_engine
 from gflow.tracing.program.unwrapped import unwrapped
 

@@ -24,7 +24,7 @@ from gflow.execution.executor import Compiled, compile_trace
 from gflow.graph import Graph
 from gflow.guards.build import Reading
 from gflow.runtime.seeds import Seeds
-from gflow.tracing.context.saved_hooks import is_transformed
+from gflow.tracing.context.transforms import is_transformed
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.sizes import Dynamic, SizeDecides
 from gflow.tracing.data.values import ResultView, TraceValue

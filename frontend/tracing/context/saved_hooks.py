@@ -3,9 +3,6 @@
 Such hooks receive the tensors that eager mode saves for its backward, and may replace them. A compiled program saves
 other tensors. PyTorch's own hooks (`save_on_cpu`, `torch.utils.checkpoint`) return the values that they received, so
 they may run on the tensors of a program.
-
-`torch.func` transforms (vmap, grad, jvp) and forward-mode differentiation (`torch.autograd.forward_ad`) around a call
-act on each call of PyTorch's, and a program is none: its results would have no tangents.
 """
 
 from __future__ import annotations
@@ -13,19 +10,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
 import torch
 import torch.utils.checkpoint
-from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
-from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 
-from gflow.errors import GraphInputError
-
-from .location import here
+from .transforms import TRANSFORMED, is_transformed
 
 _log = logging.getLogger("gflow")
 _top = torch._C._autograd._top_saved_tensors_default_hooks
@@ -37,45 +30,6 @@ IN_EAGER = (
     "runs in eager mode within torch.autograd.graph.saved_tensors_hooks, whose functions see the tensors that eager "
     "mode keeps; with those of PyTorch (save_on_cpu, checkpoint) it runs compiled"
 )
-
-
-#: the warning for a function within a transform
-TRANSFORMED = (
-    "runs in eager mode within transforms of torch.func (vmap, grad, jvp), torch.autograd.forward_ad and "
-    "FakeTensorMode, which act on PyTorch's own calls"
-)
-
-
-_VMAP = torch._C._dispatch_key_parse("VmapMode")  # of batched backwards
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
-
-
-def is_transformed() -> bool:
-    """Whether a `torch.func` transform, a batched backward (`is_grads_batched=True`), a level of forward-mode
-    differentiation, or a `FakeTensorMode` is active."""
-    return (
-        forward_ad._current_level >= 0
-        or peek_interpreter_stack() is not None
-        or torch._C._dispatch_tls_is_dispatch_key_included(_VMAP)
-        or torch._C._get_dispatch_mode(_FAKE) is not None
-    )
-
-
-def check_untransformed(tensors: Iterable[Any]) -> None:
-    """Check that no transform would be lost in a graph's call. tensors: its arguments and parameters.
-
-    Raises:
-        GraphInputError: one is batched, or differentiated in forward mode.
-    """
-    for tensor in tensors:
-        if not isinstance(tensor, torch.Tensor):
-            continue
-        wrapped = is_functorch_wrapped_tensor(tensor)
-        if wrapped or forward_ad.unpack_dual(tensor).tangent is not None:
-            raise GraphInputError(
-                f"{here()}: a graph is called within a transform of torch.func or torch.autograd.forward_ad, which "
-                "acts on PyTorch's own calls. Use the transform in build(), or call the module itself."
-            )
 
 
 def may_change_values() -> bool:
