@@ -86,9 +86,8 @@ def parse(
         name: the file's name, for diagnostics.
         implicit: wrap ops that are not in a module in one.
     """
-    given = text.lstrip(
-        "\n"
-    )  # parts of a file have as many lines in front as the file has before them
+    # a part of a file has as many empty lines in front as the file has lines before it
+    given = text.lstrip("\n")
     before = len(text) - len(given)
     beyond = limits.problem(given)
     if beyond is not None:

@@ -7,14 +7,15 @@ import os
 from functools import cache
 
 _log = logging.getLogger("gflow")
-_ON, _OFF = ("1", "on", "true", "yes"), ("0", "off", "false", "no")
+#: words for a switch that is on, and for one that is off
+ON, OFF = ("1", "on", "true", "yes"), ("0", "off", "false", "no")
 
 
 def switch(name: str, default: bool) -> bool:
     """Whether a switch is on: 1 or 0, or another word for them."""
     given = os.environ.get(name, "").lower()
-    if given in _ON or given in _OFF:
-        return given in _ON
+    if given in ON or given in OFF:
+        return given in ON
     if given:
         _say_once(f"{name}={given!r} is neither 1 nor 0: {int(default)} is taken")
     return default

@@ -24,6 +24,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from gflow.dialects.program.environment import OFF, ON
 from gflow.dialects.program.processor import processor
 
 from . import trust
@@ -38,15 +39,14 @@ _DEFAULT_SIZE = 1 << 30
 _SOURCES = (
     "gflow.tracing", "gflow.lowering", "gflow.execution", "gflow.compiler", "gflow.dialects", "gflow.runtime",
 )  # fmt: skip
-_ON, _OFF = ("1", "on", "true", "yes", ""), ("0", "off", "false", "no")
 
 
 def directory() -> Path | None:
     """The folder of the cache; None if it is turned off, or the folder cannot be used."""
-    switch = os.environ.get("GFLOW_CACHE", "1")
-    if switch.lower() in _OFF:
+    switch = os.environ.get("GFLOW_CACHE") or "1"
+    if switch.lower() in OFF:
         return None
-    if switch.lower() not in _ON:
+    if switch.lower() not in ON:
         _say_once(
             f"GFLOW_CACHE={switch!r} is neither 1 nor 0: nothing is cached. GFLOW_CACHE_DIR says where the "
             "cache lies"
