@@ -143,9 +143,9 @@ KERNEL_FIELDS: dict[str, Attr] = {
     ),
     "precision": Attr(
         "str",
-        "how float32 products are computed: in tf32 (10 bits of mantissa), or from three tf32 products with the "
-        "accuracy of float32; without it in float32",
-        choices=("tf32", "tf32x3"),
+        "how float32 products are computed: in tf32 (10 bits of mantissa), or from three tf32 products (GPU) or six "
+        "bfloat16 products (CPU) with the accuracy of float32; without it in float32",
+        choices=("tf32", "tf32x3", "bf16x6"),
     ),
     "library": Attr("str", "the library whose attention kernel PyTorch calls"),
     "tuned": Attr(

@@ -11,6 +11,7 @@ not decide are measured as well, after one compilation for all of them. The fast
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -20,6 +21,7 @@ from gflow.dialects.mlir import func
 from gflow.dialects.program import Program, Race
 from gflow.dialects.records import record
 
+from ..kernel.blocks import Blocks
 from ..kernel.contest import Contest
 from ..kernel.selection.choice import choice_of
 from ..kernel.selection.cpu.blocking import cut, speedup
@@ -73,7 +75,7 @@ class _Contests:
     """The contests of one function.
 
     times: the seconds of each way, by measured contest; empty where the measurement had no result. won: whether gflow's
-    own kernel is faster, by decided contest. errors: ratios of measured to modelled speedup.
+    own kernel is faster, by decided contest. errors: ratios of measured to modelled speedup, by the kernel's precision.
     """
 
     processor: Processor
@@ -81,7 +83,7 @@ class _Contests:
     racing: Racing
     times: dict[Contest, Mapping[str, float]] = field(default_factory=dict)
     won: dict[Contest, bool] = field(default_factory=dict)
-    errors: list[float] = field(default_factory=list)
+    errors: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def decide(self, contests: Sequence[Contest]) -> None:
         """Decide contests: by the corrected model where its prediction is clear, else by a race.
@@ -114,45 +116,48 @@ class _Contests:
                     own = times["panels"] <= times["blas"]
                     modelled = self._modelled(contest)
                     if modelled is not None:
-                        self.errors.append(times["blas"] / times["panels"] / modelled)
+                        ratio = times["blas"] / times["panels"] / modelled
+                        self.errors[self._blocks(contest).precision].append(ratio)
                 self.won[contest] = own
 
     def _modelled(self, contest: Contest) -> float | None:
         """The modelled speedup of gflow's own kernel over the BLAS; None for products of few rows that read B in
         place, for which there is no model."""
-        short = contest.shorter()
-        if not cut(self.processor, short, self.threads).packed:
+        if not self._blocks(contest).packed:
             return None
-        return speedup(self.processor, short.product, self.threads)
+        return speedup(self.processor, contest.shorter().product, self.threads)
+
+    def _blocks(self, contest: Contest) -> Blocks:
+        return cut(self.processor, contest.shorter(), self.threads)
 
     def _sure(self, contest: Contest) -> bool | None:
         """Whether gflow's own kernel is faster, by the corrected model; None where that does not decide."""
-        modelled = self._modelled(contest)
+        modelled, precision = self._modelled(contest), self._blocks(contest).precision
         known = self.racing.known(self.processor.name, self.threads)
         if modelled is None:
             return None if known is None else contest.b in known.few_rows
         if known is not None:
-            low, high = known.products
+            low, high = known.amx if precision else known.products
             if modelled * low >= 1 / _TOLERATED:
                 return True
             if modelled * high <= _TOLERATED:
                 return False
             if not contest.worth_while:
                 return modelled * math.sqrt(low * high) >= 1
-        if not self.errors:
+        errors = self.errors[precision]
+        if not errors:
             return None
-        least = _SURE if len(self.errors) > 1 else _SURE_OF_ONE
-        if modelled * min(self.errors) >= least:
+        least = _SURE if len(errors) > 1 else _SURE_OF_ONE
+        if modelled * min(errors) >= least:
             return True
-        return False if modelled * max(self.errors) <= 1 / least else None
+        return False if modelled * max(errors) <= 1 / least else None
 
     def _race(self, contest: Contest) -> tuple[str, Ways]:
         """What is compared, as `Measure` has it."""
         # start-up: most compilations make no timed comparison
         from ..emit.cpu.product.race import programs
 
-        short = contest.shorter()
-        blocks = cut(self.processor, short, self.threads)
+        short, blocks = contest.shorter(), self._blocks(contest)
         return (
             f"{short} float32, {self.threads} threads, {self.processor.name}",
             cache(partial(programs, short, blocks, self.threads)),

@@ -14,6 +14,10 @@ from gflow.dialects.records import record
 #: bytes of a float32; elements of a vector; packed panels are padded to a multiple of `PADDED` elements along K
 ITEM, LANES, PADDED = 4, ANY.lanes, 2 * ANY.lanes
 
+#: products by tiles of bfloat16 (Intel AMX): the name of their precision, rows and columns of a tile, the bfloat16
+#: values that a float32 is the sum of, and bytes after a panel for the range of its values
+BF16X6, AMX_LANES, PARTS, TAIL = "bf16x6", 2 * ANY.lanes, 3, 64
+
 #: bytes at the start of scratch that hold the number of the next share, alone on its cache line
 HEAD = 64
 
@@ -28,6 +32,8 @@ class Blocks:
         across: columns of a share, a multiple of the tile's.
         apart: each thread computes whole products of a batch; otherwise all threads share each product.
         packed: blocks of B are packed. Otherwise B is read in place; where K is B's contiguous dimension, so is A.
+        precision: how float32 values are multiplied: "" (multiply-adds of float32), or "bf16x6" (each value is the sum
+            of three bfloat16 values; the six largest products of those are added in float32 by Intel AMX).
     """
 
     tile: tuple[int, int, int]
@@ -36,16 +42,29 @@ class Blocks:
     across: int
     apart: bool = False
     packed: bool = True
+    precision: str = ""
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element of a panel."""
+        return 2 * PARTS if self.precision == BF16X6 else ITEM
+
+    @property
+    def tail(self) -> int:
+        """Bytes after each panel."""
+        return TAIL if self.precision == BF16X6 else 0
 
     @property
     def a_bytes(self) -> int:
         """Bytes of a packed block of A; each thread has one."""
-        return _whole(ITEM * (self.rows * self._padded_kc + PADDED))
+        panels = self.tail * self.rows // self.tile[0]
+        return _whole(self.item * (self.rows * self._padded_kc + PADDED) + panels)
 
     @property
     def b_bytes(self) -> int:
         """Bytes of a packed block of B, which threads share unless they work `apart`; 0 where B is not packed."""
-        return _whole(ITEM * self.columns * self._padded_kc) if self.packed else 0
+        panels = self.tail * self.columns // self.tile[1]
+        return _whole(self.item * self.columns * self._padded_kc + panels) if self.packed else 0
 
     @property
     def _padded_kc(self) -> int:

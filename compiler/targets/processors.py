@@ -29,8 +29,30 @@ fields of `Processor`:
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from gflow.dialects.program import processor
 from gflow.dialects.records import record
+
+
+@record
+class Amx:
+    """Parameters of float32 products by Intel AMX ("bf16x6", `compiler/kernel/blocks.py`), measured on Emerald Rapids.
+
+    Attributes:
+        kc: the largest block of K; longer blocks are read and written less often as parts of C, and leave the cache.
+        near: bytes of packed rows of A that stay in the second-level cache.
+        block: bytes of packed columns of B.
+        packing: the time of packing one element, in such multiply-adds.
+        faster: the throughput of large products over the peak of float32 multiply-adds.
+    """
+
+    kc: int
+    near: int
+    block: int
+    packing: float
+    faster: float
 
 
 @record
@@ -51,6 +73,7 @@ class Processor:
         block: bytes of packed columns of B that threads share.
         packing: the time of packing one element, in multiply-adds.
         library: the share of the peak, from 0 to 1, that the BLAS reaches on large products.
+        amx: parameters of products by AMX; None: no such products.
     """
 
     name: str
@@ -68,6 +91,7 @@ class Processor:
     block: int
     packing: float
     library: float
+    amx: Amx | None = None
 
 
 @record
@@ -126,6 +150,7 @@ class Measured:
         level: the level of instruction sets that the kernels used.
         threads: the largest number of threads that was measured.
         products: the least and the largest ratio of measured to modelled speedup of products over the BLAS.
+        amx: the same of products by AMX.
         few_rows: the contiguous dimensions of B ("k", or "lanes": columns) with which products of up to 16 rows were
             faster than the BLAS.
         attention: the kinds of attention (`AttentionContest.kind`) that took at most 1.1 times ATen's time in every
@@ -140,14 +165,18 @@ class Measured:
     products: tuple[float, float]
     few_rows: frozenset[str]
     attention: frozenset[str]
+    amx: tuple[float, float] = (0.0, math.inf)
 
 
 #: Emerald Rapids: the products of the benchmarks that the model takes to be faster (40 on one thread, 6 on two), and
 #: attention of 26 shapes on one thread. Zen 5: `docs/decisions.md`.
 _MEASURED = (
-    Measured(
-        "GenuineIntel", 6, frozenset({207}), "x86-64-v4", 2, (0.5, 0.8), frozenset({"k"}),
-        frozenset({"forward", "causal forward", "causal gradients"}),
+    *(
+        Measured(
+            "GenuineIntel", 6, frozenset({207}), level, 2, (0.5, 0.8), frozenset({"k"}),
+            frozenset({"forward", "causal forward", "causal gradients"}), (0.6, 1.0),
+        )
+        for level in ("x86-64-v4", "x86-64-v4+amx")
     ),
     Measured(
         "AuthenticAMD", 26, frozenset(), "x86-64-v4", 2, (1.5, 2.5), frozenset({"k", "lanes"}),
@@ -168,13 +197,17 @@ def measured_here(level: str, threads: int) -> Measured | None:
 
 _STRIPS = ((8, 3), (7, 3), (6, 4), (8, 2), (7, 2), (12, 2), (8, 1), (4, 3), (4, 4), (1, 4), (2, 4))
 
+_V4 = Processor(
+    "x86-64-v4", ((8, 3), (12, 2), (6, 4)), _STRIPS, 2, 2, 4, 20, 60, 4, 8, 2048, 1 << 20, 4 << 20, 24.0, 0.7,
+)  # fmt: skip
+_AMX = Amx(kc=384, near=300 << 10, block=1200 << 10, packing=63.0, faster=1.9)
+
 #: by level, the highest first
 PROCESSORS = {
     p.name: p
     for p in (
-        Processor(
-            "x86-64-v4", ((8, 3), (12, 2), (6, 4)), _STRIPS, 2, 2, 4, 20, 60, 4, 8, 2048, 1 << 20, 4 << 20, 24.0, 0.7,
-        ),
+        replace(_V4, name="x86-64-v4+amx", amx=_AMX),
+        _V4,
         Processor(
             "x86-64-v3", ((6, 1),), ((6, 1), (4, 1), (1, 1)), 1, 1, 4, 20, 60, 8, 1, 1024, 512 << 10, 4 << 20, 12.0,
             0.85,

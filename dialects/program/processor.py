@@ -5,6 +5,7 @@ GFLOW_CPU_ISA=x86-64-v3    kernels for any processor with AVX2 and FMA
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from functools import cache
@@ -21,10 +22,27 @@ def _processor_lines() -> tuple[str, ...]:
     return tuple(text.split("\n\n", 1)[0].splitlines())
 
 
+#: instruction sets of Intel AMX, as Linux lists them, that kernels use
+_AMX = frozenset({"amx_tile", "amx_bf16"})
+
+#: Linux gives a process the tile registers of AMX when it asks for them (`arch_prctl`; Documentation/arch/x86/xstate)
+_ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
+
+
+@cache
+def _tiles_allowed() -> bool:
+    """Whether this process may use the tile registers of AMX. The first call asks the system for them."""
+    if platform.machine() != "x86_64" or not _listed() >= _AMX:
+        return False
+    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA) == 0
+
+
 def processor() -> str:
-    """The processor's model and its instruction sets."""
+    """The processor's model and the instruction sets that this process may use."""
     kept = ("model name", "flags", "Features", "CPU")
     lines = [line for line in _processor_lines() if line.startswith(kept)]
+    if _listed() >= _AMX and not _tiles_allowed():
+        lines.append("without AMX")
     return "\n".join(lines) or platform.processor()
 
 
@@ -43,6 +61,12 @@ def identity() -> tuple[str, int, int]:
 
 @cache
 def features() -> frozenset[str]:
+    """The processor's instruction sets that this process may use."""
+    return _listed() if _tiles_allowed() else _listed() - _AMX
+
+
+@cache
+def _listed() -> frozenset[str]:
     """The processor's instruction sets."""
     for line in _processor_lines():
         if line.startswith(("flags", "Features")):
@@ -57,8 +81,13 @@ _V2 = frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"
 _V3 = _V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
-#: levels of x86-64 (System V ABI, which compilers name so), and the instruction sets of each as Linux lists them
-LEVELS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
+#: levels of x86-64 (System V ABI, which compilers name so), and the instruction sets of each as Linux lists them; the
+#: last one is the fourth level and Intel AMX
+LEVELS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4, "x86-64-v4+amx": _V4 | _AMX}
+
+#: the end of a kernel's lines that need AMX. Where AMX may not be used, `true` in such a line becomes `false`, and all
+#: other such lines are left out: a kernel holds a way to compute the same without it
+AMX_LINE = "// AMX"
 
 
 def limit() -> str:
@@ -84,3 +113,8 @@ def usable() -> frozenset[str]:
     """The instruction sets that kernels may use."""
     level = limit()
     return LEVELS[level] if level else features()
+
+
+def amx() -> bool:
+    """Whether kernels may use Intel AMX."""
+    return usable() >= _AMX

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gflow.dialects.program import KERNEL_LOWERING
+from gflow.dialects.program.processor import AMX_LINE, amx
 
 if TYPE_CHECKING:
     from gflow.dialects.mlir import ExecutionEngine, ir
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 ADDRESSES = "gflow_addresses"
 #: features that every level has, beside those of its own
 _BASE_FEATURES = '#llvm.target_features<["+sse4.2", "+popcnt"]>'
+_AMX_FEATURES = '#llvm.target_features<["+sse4.2", "+popcnt", "+amx-tile", "+amx-bf16"]>'
 #: uses of a context before it is replaced: a context keeps every constant and name that was parsed in it
 _MOST_USES = 16
 
@@ -101,7 +103,7 @@ def engine_of(
             [
                 "module {",
                 *declarations.values(),
-                *kernels.values(),
+                *(kernels.values() if amx() else map(_without_amx, kernels.values())),
                 *_helpers(kernels.values()),
                 _address_table(list(kernels)),
                 "}",
@@ -156,6 +158,18 @@ _contexts = _Contexts()
 release_contexts = _contexts.release
 
 
+def _without_amx(kernel: str) -> str:
+    """A kernel's text for a processor without AMX; see `AMX_LINE`."""
+    if AMX_LINE not in kernel:
+        return kernel
+    lines = kernel.split("\n")
+    return "\n".join(
+        line.replace("true", "false") if "arith.constant true" in line else line
+        for line in lines
+        if AMX_LINE not in line or "arith.constant true" in line
+    )
+
+
 def _mark(op: ir.Operation, isa: str) -> ir.WalkResult:
     """Add to a function's op what LLVM is to know of it. (Walking gives ops as they are; going over a block would
     import the Python classes of LLVM's dialect, which take as long as a kernel to compile.)"""
@@ -167,9 +181,12 @@ def _mark(op: ir.Operation, isa: str) -> ir.WalkResult:
     # the engine adds a wrapper to every function, and LLVM would copy small kernels into theirs
     op.attributes["no_inline"] = ir.UnitAttr.get()
     if isa:
-        op.attributes["target_cpu"] = ir.StringAttr.get(isa)
+        cpu, _, more = isa.partition("+")
+        op.attributes["target_cpu"] = ir.StringAttr.get(cpu)
         # the engine's own are this processor's
-        op.attributes["target_features"] = ir.Attribute.parse(_BASE_FEATURES)
+        op.attributes["target_features"] = ir.Attribute.parse(
+            _AMX_FEATURES if more else _BASE_FEATURES
+        )
     return ir.WalkResult.SKIP
 
 

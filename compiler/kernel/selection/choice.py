@@ -22,7 +22,7 @@ from gflow.dialects.records import record
 
 from ...ir.errors import CannotLower
 from ..attention import FEW, AttentionBlocks
-from ..blocks import LANES, Blocks, Strips
+from ..blocks import AMX_LANES, BF16X6, LANES, PADDED, Blocks, Strips
 
 #: threads of a warp in a choice, on all devices. Code generation converts to the device's own warp size
 WARP = 32
@@ -42,7 +42,8 @@ def blocked(kind: str, b: Blocks, threads: int, sharing: Mapping[str, Any]) -> C
     """
     block = (b.rows, b.columns, b.across)
     batch = "apart" if b.apart else "together"
-    return Choice(kind, b.scratch(threads), tile=b.tile, block=block, batch=batch, **sharing)
+    given = {"tile": b.tile, "block": block, "batch": batch, "precision": b.precision}
+    return Choice(kind, b.scratch(threads), **given, **sharing)
 
 
 @record(kw_only=True)
@@ -161,9 +162,11 @@ class Choice(Way):
         vectors = width // LANES
         most = _MOST_STRIP if self.kind == "rows" else _MOST_SUMS
         sound = width % LANES == 0 and height * vectors <= most and vectors <= 8
+        if self.precision == BF16X6:
+            sound = height == width == AMX_LANES and kc % PADDED == 0 and self.kind != "rows"
         self.check(sound and rows % height == columns % width == across % width == 0, what)
         apart, packed = self.batch == "apart", self.kind != "rows"
-        return Blocks((height, width, kc), rows, columns, across, apart, packed)
+        return Blocks((height, width, kc), rows, columns, across, apart, packed, self.precision)
 
     def strips(self) -> Strips:
         """The blocking of a CPU product with a packed weight.
@@ -234,7 +237,7 @@ def _values(given: ir.DictAttr) -> dict[str, Any]:
 
 _ROWS = ("rows", "into", "widened", "then", "tuned")
 _SHARED = ("threads", "from_size")
-_BLOCKED = ("tile", "block", "batch", *_SHARED, *_ROWS)
+_BLOCKED = ("tile", "block", "batch", "precision", *_SHARED, *_ROWS)
 
 #: by kind, the fields that CPU kernels use
 CPU_FIELDS: Mapping[str, Sequence[str]] = {

@@ -20,9 +20,10 @@ from . import panels, tile
 from .function import ITEM, Function
 
 #: the function's arguments. Strides of a, b, c and of the batch are in bytes. first: the number of C's first row, for
-#: the epilogue. gathers: rows of A are patches of a convolution's input, which `pack_a` gathers.
+#: the epilogue. enter, leave: functions around the tiles of a block, or 0. item, tail: bytes of an element of a panel,
+#: and after each panel. gathers: rows of A are patches of a convolution's input, which `pack_a` gathers.
 WORDS = (
-    *("a", "b", "c", "scratch", "pack_a", "pack_b", "tile", "finish"),
+    *("a", "b", "c", "scratch", "pack_a", "pack_b", "tile", "finish", "enter", "leave"),
     *("m", "n", "k", "am", "ak", "bk", "bn", "cm", "batch", "sa", "sb", "sc", "add"),
     *(
         "mr",
@@ -37,6 +38,8 @@ WORDS = (
         "b_bytes",
         "each",
         "first",
+        "item",
+        "tail",
     ),
     *("gathers", *(f"window_{name}" for name in panels.WINDOWS)),
 )
@@ -44,7 +47,7 @@ WORDS = (
 #: contiguous along K
 PACKED, COLUMNS, DOTS = 0, 1, 2
 
-_POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:8]
+_POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:10]
 
 
 @cache
@@ -105,9 +108,11 @@ class _Blocked(Function):
         w = self.w
         self.pc, self.deep = pc, self.at_most(w["kc"], self.sub(w["k"], pc))
         lane = self.mul(
-            self.granules(self.deep, PADDED), PADDED * ITEM
+            self.granules(self.deep, PADDED), PADDED, w["item"]
         )  # bytes of a lane of a panel
-        self.a_panel, self.b_panel = self.mul(lane, w["mr"]), self.mul(lane, w["nr"])
+        self.a_panel, self.b_panel = (
+            self.add(self.mul(lane, w[lanes]), w["tail"]) for lanes in ("mr", "nr")
+        )
         last = self.compare("sge", self.add(pc, self.deep), w["k"])
         before = self.compare("sgt", pc, 0)
         self.more = self.choose(before, 1, w["add"])
@@ -161,7 +166,11 @@ class _Blocked(Function):
             low = self.mul(side, w["cols"])
             self._tiles(row, rows, low, self.at_most(self.add(low, w["cols"]), self.across))
 
+        null = self("llvm.mlir.zero : !llvm.ptr")
+        around = self(f'llvm.icmp "ne" {w["enter"]}, {null} : !llvm.ptr')
+        self.branch(around, lambda: self.call(w["enter"], "", ""))
         self.shares(self.next, count, along, share)
+        self.branch(around, lambda: self.call(w["leave"], "", ""))
 
     def _pack_rows(self, row: str, rows: str) -> None:
         w = self.w

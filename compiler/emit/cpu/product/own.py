@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from gflow.compiler.ir.errors import CannotLower
-from gflow.compiler.kernel.blocks import Blocks
+from gflow.compiler.kernel.blocks import AMX_LANES, BF16X6, Blocks
 from gflow.compiler.kernel.selection.cpu.blocking import PIECE, SWEEPS, SWEPT, contiguous
 from gflow.dialects.extents import Count, at_most
 from gflow.dialects.program import KernelAddress, KernelStep, Place, Step
 from gflow.dialects.records import record
 
-from . import blocked, dots, panels, sweep, tile
+from . import amx_panels, amx_tile, blocked, dots, panels, sweep, tile
 from .finish import Words
 from .function import ITEM, LANES
 
@@ -103,9 +103,7 @@ def product(
         "a": x.place, "b": y.place, "c": z.place, "scratch": scratch,
         "gathers": int(windows is not None),
         **{f"window_{name}": windows[name] if windows else 0 for name in panels.WINDOWS},
-        "pack_a": _gather(b, height) if windows else 0 if direct == blocked.DOTS else _pack(b, height, a),
-        "pack_b": 0 if direct else _pack(b, width, c),
-        "tile": _tile(b, height, strip, direct),
+        **_functions(b, blocks, (a, c), direct, windows is not None, strip),
         "finish": 0 if finish is None else finish[0],
         "m": m, "n": n, "k": k,
         "am": ITEM * x.row, "ak": ITEM * x.column, "bk": ITEM * y.row, "bn": ITEM * y.column, "cm": ITEM * z.row,
@@ -113,7 +111,7 @@ def product(
         "mr": height, "nr": strip, "kc": kc, "mc": blocks.rows, "nc": blocks.columns, "cols": blocks.across,
         "alone": int(blocks.apart), "direct": direct,
         "a_bytes": blocks.a_bytes, "b_bytes": blocks.b_bytes, "each": blocks.each if blocks.apart else 0,
-        "first": first,
+        "first": first, "item": blocks.item, "tail": blocks.tail,
     }  # fmt: skip
     words = [numbers[name] for name in blocked.WORDS]
     if finish is not None:
@@ -135,6 +133,36 @@ def at_most_count(count: Count) -> int:
 def at_most_one(count: Count) -> bool:
     """Whether a count is at most 1 at every size of the dynamic dimension."""
     return at_most_count(count) <= 1
+
+
+def _functions(
+    b: Steps, blocks: Blocks, orders: tuple[str, str], direct: int, gathers: bool, strip: int
+) -> dict[str, int | KernelAddress]:
+    """The functions that pack A and B and compute a tile. orders: the contiguous dimensions of A and B."""
+    (height, width, _), (a, c) = blocks.tile, orders
+    if blocks.precision == BF16X6:
+        if (height, width) != (AMX_LANES, AMX_LANES) or direct != blocked.PACKED:
+            raise CannotLower(f"products in bf16x6 have packed tiles of {AMX_LANES} x {AMX_LANES}")
+        gathered = _added(b, "pack_amx_windows", amx_panels.gather) if gathers else None
+        return {
+            "pack_a": gathered or _added(b, f"pack_amx_a_{a}", amx_panels.pack, a, "a"),
+            "pack_b": _added(b, f"pack_amx_b_{c}", amx_panels.pack, c, "b"),
+            "tile": _added(b, "tile_amx", amx_tile.tile),
+            "enter": _added(b, "enter_amx", amx_tile.enter),
+            "leave": _added(b, "leave_amx", amx_tile.leave),
+        }
+    return {
+        "pack_a": _gather(b, height) if gathers else 0 if direct == blocked.DOTS else _pack(b, height, a),
+        "pack_b": 0 if direct else _pack(b, width, c),
+        "tile": _tile(b, height, strip, direct), "enter": 0, "leave": 0,
+    }  # fmt: skip
+
+
+def _added(b: Steps, name: str, text: Callable[..., str], *arguments: str) -> KernelAddress:
+    """The address of a function, which is added if it is not there."""
+    if name not in b.kernels:
+        b.kernels[name] = text(name, *arguments)
+    return KernelAddress(name)
 
 
 def _pack(b: Steps, width: int, order: str) -> KernelAddress:

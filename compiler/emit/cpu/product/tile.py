@@ -82,6 +82,12 @@ class Tile(Function):
         null = self("llvm.mlir.zero : !llvm.ptr")
         self.follows = self(f'llvm.icmp "ne" %finish, {null} : !llvm.ptr')
 
+    def all(self, first: str, *others: str) -> str:
+        """The conjunction of conditions."""
+        for condition in others:
+            first = self(f"arith.andi {first}, {condition} : i1")
+        return first
+
     def finish_held(self) -> None:
         """Store the tile from the stack, or call the epilogue on it."""
         self.branch(self.follows, self._follow, self._edge)
@@ -140,7 +146,7 @@ class _Tile(Tile):
 
         # prefetch the tile of C during the multiply-adds
         self.repeat(0, self.i64(rows), 1, prefetch)
-        straight = self._all(
+        straight = self.all(
             self.compare("sge", "%rows", self.rows),
             self.compare("sge", "%columns", self.vectors * LANES),
             self.compare("eq", "%more", 0),
@@ -148,12 +154,6 @@ class _Tile(Tile):
             self(f"arith.xori {self.follows}, {self.const(True, 'i1')} : i1"),
         )
         self.branch(straight, self._one_part, self._parts)
-
-    def _all(self, first: str, *others: str) -> str:
-        """The conjunction of conditions."""
-        for condition in others:
-            first = self(f"arith.andi {first}, {condition} : i1")
-        return first
 
     # -- sums
 

@@ -13,7 +13,7 @@ from math import ceil
 
 from gflow.compiler.targets.processors import Processor
 
-from ...blocks import ITEM, LANES, PADDED, Blocks, Problem
+from ...blocks import AMX_LANES, BF16X6, ITEM, LANES, PADDED, PARTS, Blocks, Problem
 from ...contest import Contest
 
 #: the most rows with which B is read in place, without packing
@@ -104,13 +104,17 @@ def speedup(p: Processor, product: Problem, threads: int) -> float:
 
 
 def share_of_peak(p: Processor, product: Problem, b: Blocks, threads: int) -> float:
-    """The predicted share of the CPU's peak throughput, from 0 to 1."""
+    """The predicted share of the CPU's peak throughput of float32 multiply-adds: from 0 to 1, or more with AMX."""
     m, n = product.rows, product.columns
     height, width, _ = b.tile
     made = ceil(m / height) * height * ceil(n / width) * width
-    packing = p.packing * (1 / m + 1 / n)
-    slower = 1 + 0.02 * p.tiles.index((height, width // LANES))
-    return m * n / made / (1 + packing) / slower / _waiting(product, b, threads)
+    packing, faster = p.packing, 1.0
+    if b.precision == BF16X6 and p.amx is not None:
+        packing, faster = p.amx.packing, p.amx.faster
+    else:
+        faster /= 1 + 0.02 * p.tiles.index((height, width // LANES))
+    packed = 1 + packing * (1 / m + 1 / n)
+    return faster * m * n / made / packed / _waiting(product, b, threads)
 
 
 def _waiting(product: Problem, b: Blocks, threads: int) -> float:
@@ -141,11 +145,16 @@ def _candidates(p: Processor, product: Problem, threads: int) -> Iterator[Blocks
     m, n, k = product.rows, product.columns, product.k
     apart = product.batch > 1 and product.batch >= threads
     team = 1 if apart else threads
-    kc = _alike(k, p.kc, PADDED)
-    for height, vectors in p.tiles:
-        width = LANES * vectors
-        columns = _alike(n, max(p.block // (ITEM * kc), width) // width * width, width)
-        most = max(p.near // 2 // (ITEM * kc * height), 1)
+    kinds = [
+        (height, LANES * vectors, p.kc, p.near // 2, p.block, "") for height, vectors in p.tiles
+    ]
+    if p.amx is not None:
+        kinds.append((AMX_LANES, AMX_LANES, p.amx.kc, p.amx.near, p.amx.block, BF16X6))
+    for height, width, longest, near, block, precision in kinds:
+        kc = _alike(k, longest, PADDED)
+        item = 2 * PARTS if precision else ITEM
+        columns = _alike(n, max(block // (item * kc), width) // width * width, width)
+        most = max(near // (item * kc * height), 1)
         tiles = ceil(m / height)
         fewest = min(tiles, _LEAST, most)
         for shares in (_SHARES, 2 * _SHARES) if team > 1 else (1,):
@@ -154,7 +163,7 @@ def _candidates(p: Processor, product: Problem, threads: int) -> Iterator[Blocks
             blocks = ceil(m / rows)
             beside = 1 if team == 1 else max(1, ceil(shares * team / blocks))
             across = _alike(columns, max(width, columns // beside // width * width), width)
-            yield Blocks((height, width, kc), rows, columns, across, apart)
+            yield Blocks((height, width, kc), rows, columns, across, apart, precision=precision)
 
 
 def _alike(total: int, most: int, unit: int) -> int:

@@ -1,0 +1,133 @@
+"""Float32 products from products of bfloat16 (Intel AMX), and the same programs on processors without it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from codegen_harness import CONTEXT, Arg, b, full, make, spread
+from test_own_products import LEVELS, PIPELINE, check
+from torch import Tensor
+
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.kernel.blocks import AMX_LANES, BF16X6, Blocks, Problem
+from gflow.compiler.kernel.selection.cpu import blocking, chooser
+from gflow.compiler.targets.processors import Processor
+from gflow.dialects.mlir import ir
+from gflow.dialects.program import processor
+from gflow.runtime import Executable
+
+AMX = "x86-64-v4+amx"
+pytestmark = pytest.mark.skipif(
+    not LEVELS, reason="this processor has no vectors that products are made for"
+)
+
+
+@pytest.fixture(params=[AMX, *LEVELS[-1:]])
+def runs_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Programs for AMX, in small blocks, that run on this level."""
+    if request.param not in LEVELS:
+        pytest.skip("this processor has no AMX")
+    monkeypatch.setenv(processor.ISA, request.param)
+
+    def blocks_of(p: Processor, product: Problem, threads: int) -> Blocks:
+        tile = (AMX_LANES, AMX_LANES, 64)
+        return Blocks(tile, 64, 96, 32, product.batch > 1, precision=BF16X6)
+
+    for module in (blocking, chooser):
+        monkeypatch.setattr(module, "blocks_of", blocks_of)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("runs_on")
+@pytest.mark.parametrize(
+    ("batch", "m", "k", "n"),
+    [((), 32, 32, 32), ((), 33, 5, 7), ((), 100, 37, 50), ((), 65, 300, 129), ((2, 3), 20, 70, 35)],
+)
+@pytest.mark.parametrize("transposed", [(False, False), (True, True), (False, True), (True, False)])
+def test_products(
+    batch: tuple[int, ...], m: int, k: int, n: int, transposed: tuple[bool, bool]
+) -> None:
+    args = []
+    for shape, turned in zip(((*batch, m, k), (*batch, k, n)), transposed):
+        rows, columns = shape[-2:]
+        outer = [rows * columns * math.prod(batch[i + 1 :]) for i in range(len(batch))]
+        args.append(Arg(shape, strides=(*outer, 1, rows) if turned else None))
+    check(AMX, args, lambda x, y: [b("matmul", x, y)], lambda x, y: [x @ y])
+
+
+@pytest.mark.usefixtures("runs_on")
+@pytest.mark.parametrize("k", [40, 170])
+def test_what_follows(k: int) -> None:
+    """Bias and activation on tiles, after one block of K and after several."""
+    m, n = 70, 100
+    args = [Arg((m, k)), Arg((k, n)), Arg((n,)), Arg((m, n))]
+
+    def body(x: ir.Value, y: ir.Value, bias: ir.Value, r: ir.Value) -> list[ir.Value]:
+        made = b("add", b("matmul", x, y), spread(bias, (m, n), 1))
+        return [b("add", b("maximum", made, full(0.0, made)), r)]
+
+    check(AMX, args, body, lambda x, y, bias, r: [torch.relu(x @ y + bias) + r])
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """The product by a kernel for AMX."""
+    values = [Arg(tuple(t.shape), values=t.contiguous()) for t in (x, y)]
+    case = make("product", values, lambda x, y: [b("matmul", x, y)])
+    with CONTEXT:
+        pipeline = PIPELINE.format(isa=AMX)
+        options = CompileOptions(pipeline=pipeline, threads=2, blas=False)
+        program = compile_module(case.module, options)
+    assert f'precision = "{BF16X6}"' in program.ir, program.ir
+    (found,) = Executable(program)(case.args)
+    return found
+
+
+@pytest.mark.usefixtures("runs_on")
+@pytest.mark.parametrize("apart", [0, 1, 40, 126])
+def test_all_magnitudes(apart: int) -> None:
+    """Errors are those of float32 from denormal numbers to the largest ones, alone and beside others."""
+    generator = torch.Generator().manual_seed(apart)
+    k, tile = 96, AMX_LANES
+    for exponent in range(-149 + apart // 2, 128 - apart // 2, 6):
+        other = max(-140, min(120, -exponent + (3 if exponent % 4 else -30)))
+        x, y = torch.randn(tile, k, generator=generator), torch.randn(k, tile, generator=generator)
+        spread_of = torch.randint(-apart // 2, apart // 2 + 1, (tile, k), generator=generator)
+        x = torch.ldexp(x.double(), spread_of + exponent).float()
+        y = torch.ldexp(y.double(), torch.tensor(other)).float()
+        x[~x.isfinite()] = 0
+        exact, size = x.double() @ y.double(), x.double().abs() @ y.double().abs()
+        found = _product(x, y).double()
+        # a product that is a denormal number is rounded to a multiple of the least one
+        bound = 16 * torch.finfo(torch.float32).eps * size + k * 2.0**-149
+        right = (found - exact).abs() <= bound
+        right |= (size > torch.finfo(torch.float32).max) & (~found.isfinite())
+        assert right.all(), (exponent, other, (found - exact).abs().max(), bound.min())
+
+
+@pytest.mark.usefixtures("runs_on")
+def test_infinities_and_nans() -> None:
+    """They spread as in eager mode: to their rows and columns."""
+    x, y = torch.randn(70, 130), torch.randn(130, 66)
+    x[3, 5], x[40, 100], x[69, 129] = math.inf, -math.inf, math.nan
+    y[7, 1], y[100, 65], y[5, 2] = math.nan, math.inf, 0.0
+    torch.testing.assert_close(_product(x, y), x @ y, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.usefixtures("runs_on")
+def test_integers_are_exact() -> None:
+    """Products and sums of whole numbers below 2**24 are exact, as by float32 multiply-adds."""
+    x, y = torch.randint(-700, 700, (64, 32)).float(), torch.randint(-700, 700, (32, 64)).float()
+    assert torch.equal(_product(x, y), x @ y)
+    powers = torch.tensor([2.0**e for e in range(-60, 60)]).repeat(32, 1)
+    assert torch.equal(
+        _product(powers[:, :1], torch.ones(1, 32) * 3), powers[:, :1].expand(32, 32) * 3
+    )
+
+
+def test_errors_are_below_those_of_the_library(runs_on: str) -> None:
+    x, y = torch.randn(64, 2048), torch.randn(2048, 64)
+    exact = x.double() @ y.double()
+    found, theirs = ((t - exact).square().mean().sqrt() for t in (_product(x, y), x @ y))
+    assert found <= theirs * (1.0 if runs_on == AMX else 1.5)
