@@ -42,8 +42,9 @@ def blocked(kind: str, b: Blocks, threads: int, sharing: Mapping[str, Any]) -> C
     """
     block = (b.rows, b.columns, b.across)
     batch = "apart" if b.apart else "together"
-    given = {"tile": b.tile, "block": block, "batch": batch, "precision": b.precision}
-    return Choice(kind, b.scratch(threads), **given, **sharing)
+    return Choice(
+        kind, b.scratch(threads), tile=b.tile, block=block, batch=batch, precision=b.precision, **sharing
+    )  # fmt: skip
 
 
 @record(kw_only=True)
@@ -162,8 +163,13 @@ class Choice(Way):
         vectors = width // LANES
         most = _MOST_STRIP if self.kind == "rows" else _MOST_SUMS
         sound = width % LANES == 0 and height * vectors <= most and vectors <= 8
-        if self.precision == BF16X6:
-            sound = height == width == AMX_LANES and kc % PADDED == 0 and self.kind != "rows"
+        if self.precision:
+            sound = (
+                self.precision == BF16X6
+                and height == width == AMX_LANES
+                and kc % PADDED == 0
+                and self.kind != "rows"
+            )
         self.check(sound and rows % height == columns % width == across % width == 0, what)
         apart, packed = self.batch == "apart", self.kind != "rows"
         return Blocks((height, width, kc), rows, columns, across, apart, packed, self.precision)

@@ -12,7 +12,9 @@ from gflow.dialects.extents import Count, at_most
 from gflow.dialects.program import KernelAddress, KernelStep, Place, Step
 from gflow.dialects.records import record
 
-from . import amx_panels, amx_tile, blocked, dots, panels, sweep, tile
+from . import blocked, dots, panels, sweep, tile
+from .amx import panels as amx_panels
+from .amx import tile as amx_tile
 from .finish import Words
 from .function import ITEM, LANES
 

@@ -2,7 +2,7 @@
 
     x y ≈ x₁y₁ + (x₁y₂ + x₂y₁) + (x₁y₃ + x₂y₂ + x₃y₁)
 
-The parts of x and y are those of `amx_panels.py`. The terms left out are at most 2⁻²³ of the product, as much as the
+The parts of x and y are those of `panels.py`. The terms left out are at most 2⁻²³ of the product, as much as the
 rounding of one multiply-add, and far less on average. AMX adds float32 sums of 32 products to an accumulator, so a
 block of K rounds less often than a chain of multiply-adds. AMX takes denormal numbers for zeros, so the ranges of both
 panels are looked at first: where a product might be denormal or overflow, or a panel is raw, the tile is computed by
@@ -18,9 +18,9 @@ from functools import cache
 from gflow.compiler.kernel.blocks import AMX_LANES, PADDED, PARTS
 from gflow.dialects.program.processor import AMX_LINE
 
-from .amx_panels import CHUNK, PART, ROW, TILE, WORDS
-from .function import ITEM, LANES, VECTOR, Function
-from .tile import ARGUMENTS, Tile
+from ..function import ITEM, LANES, VECTOR, Function
+from ..tile import ARGUMENTS, Tile
+from .panels import CHUNK, PART, ROW, TILE, WORDS
 
 #: bounds of the sum of both panels' biased exponents. From the first on, products and their parts are normal numbers;
 #: up to the second, sums over 2²² of K are finite
@@ -44,7 +44,7 @@ _ROWS = 4
 
 @cache
 def tile(name: str) -> str:
-    """The text of the function `name` that computes a tile; its arguments are those of `tile.tile`."""
+    """The text of the function `name` that computes a tile; its arguments are those of `product/tile.py`."""
     return _AmxTile().function(name, ARGUMENTS)
 
 
@@ -180,7 +180,7 @@ class _AmxTile(Tile):
                     columns = [
                         self.load(self.at(b, self.add(self.mul(k, row), n * ROW))) for n in (0, 1)
                     ]
-                    made = []
+                    made: list[str] = []
                     for line in lines:
                         x = self(f"llvm.load {self.at(line, self.mul(k, ITEM))} : !llvm.ptr -> f32")
                         wide = self(f"vector.broadcast {x} : f32 to {VECTOR}")

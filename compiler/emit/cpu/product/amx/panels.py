@@ -20,9 +20,9 @@ from functools import cache
 
 from gflow.compiler.kernel.blocks import AMX_LANES, PADDED, PARTS
 
-from ..language.transpose import transposed
-from .function import ITEM, LANES, VECTOR, Function
-from .panels import ARGUMENTS, WINDOWS
+from ...language.transpose import transposed
+from ..function import ITEM, LANES, VECTOR, Function
+from ..panels import ARGUMENTS, WINDOWS
 
 WORDS = f"vector<{LANES}xi32>"
 
