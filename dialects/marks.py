@@ -144,8 +144,9 @@ KERNEL_FIELDS: dict[str, Attr] = {
     "precision": Attr(
         "str",
         "how float32 products are computed: in tf32 (10 bits of mantissa), or from three tf32 products (GPU) or six "
-        "bfloat16 products (CPU) with the accuracy of float32; without it in float32",
-        choices=("tf32", "tf32x3", "bf16x6"),
+        "bfloat16 products (CPU) with the accuracy of float32; without it in float32. On a CPU, bf16: products of "
+        "bfloat16 values, in the memory of the operands or, with `widened`, as float32",
+        choices=("tf32", "tf32x3", "bf16x6", "bf16"),
     ),
     "library": Attr("str", "the library whose attention kernel PyTorch calls"),
     "tuned": Attr(
@@ -211,6 +212,13 @@ def widened(op: ir.Operation) -> tuple[int, ...]:
     given = op.attributes.get(KERNEL, None)
     there = isinstance(given, ir.DictAttr) and "widened" in given
     return tuple(ir.DenseI64ArrayAttr(given["widened"])) if there else ()
+
+
+def precision(op: ir.Operation) -> str:
+    """The field `precision` of the kernel selected for an op; "" without one."""
+    given = op.attributes.get(KERNEL, None)
+    there = isinstance(given, ir.DictAttr) and "precision" in given
+    return ir.StringAttr(given["precision"]).value if there else ""
 
 
 def result_written_first(op: ir.Operation) -> int | None:

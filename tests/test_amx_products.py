@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from codegen_harness import CONTEXT, Arg, b, full, make, spread
+from codegen_harness import CONTEXT, Arg, Case, b, full, make, spread
 from test_own_products import LEVELS, PIPELINE, check
-from torch import Tensor
+from torch import Tensor, nn
 
+import gflow as flow
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.kernel.blocks import AMX_LANES, BF16X6, Blocks, Problem
 from gflow.compiler.kernel.selection.cpu import blocking, chooser
 from gflow.compiler.targets.processors import Processor
 from gflow.dialects.mlir import ir
-from gflow.dialects.program import processor
+from gflow.dialects.program import Program, processor
 from gflow.runtime import Executable
 
 AMX = "x86-64-v4+amx"
@@ -124,6 +127,75 @@ def test_integers_are_exact() -> None:
     assert torch.equal(
         _product(powers[:, :1], torch.ones(1, 32) * 3), powers[:, :1].expand(32, 32) * 3
     )
+
+
+@pytest.fixture(params=[AMX, *LEVELS[-1:]])
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where programs for AMX run."""
+    if request.param not in LEVELS:
+        pytest.skip("this processor has no AMX")
+    monkeypatch.setenv(processor.ISA, request.param)
+    return str(request.param)
+
+
+def _program_in_halves(case: Case) -> Program:
+    with CONTEXT:
+        options = CompileOptions(pipeline=PIPELINE.format(isa=AMX), threads=2, blas=True)
+        pipeline = str(options.pipeline).replace(" blas=false", "")
+        program = compile_module(case.module, replace(options, pipeline=pipeline))
+    assert 'precision = "bf16"' in program.ir, program.ir
+    return program
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("shape", [(33, 40, 17), (300, 70, 50), (1500, 384, 90)])
+@pytest.mark.parametrize("turned", [(0, 0), (1, 1), (0, 1), (1, 0)])
+def test_halves(shape: tuple[int, int, int], turned: tuple[int, int]) -> None:
+    """Products of bfloat16 values, in any layout: operands are read as they are."""
+    m, k, n = shape
+    args = []
+    for (rows, columns), how in zip(((m, k), (k, n)), turned):
+        strides = (1, rows) if how else None
+        args.append(Arg((rows, columns), "bf16", strides=strides))
+    case = make("product", args, lambda x, y: [b("matmul", x, y)])
+    program = _program_in_halves(case)
+    assert "widened = array<i64: 2>" in program.ir
+    (found,) = Executable(program)(case.args)
+    x, y = (a.double() for a in case.args)
+    exact = x @ y
+    error = (found.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt()
+    assert error < 2.0**-8, "it is rounded once"
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("channels", [32, 20])
+def test_convolutions_in_halves(channels: int) -> None:
+    """With gradients, beside float64; windows are gathered (32 channels) or stored."""
+    torch.manual_seed(0)
+    module = nn.Conv2d(channels, 40, 3, padding=1).to(memory_format=torch.channels_last)
+    x = torch.randn(2, channels, 9, 8).to(memory_format=torch.channels_last)
+
+    class Step(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = copy.deepcopy(module)
+            self.add_optimizer(torch.optim.SGD(self.module.parameters(), lr=1.0))
+            self.config.enable_amp(dtype=torch.bfloat16)
+
+        def build(self, x: Tensor) -> Tensor:
+            y = self.module(x)
+            (y.float().square().mean()).backward()
+            return y
+
+    step = Step()
+    y = step(x)
+    gradient = module.weight.detach() - step.module.weight.detach()
+    other, values = copy.deepcopy(module).double(), x.double()
+    exact = other(values)
+    exact.square().mean().backward()
+    for found, wanted in ((y, exact), (gradient, other.weight.grad)):
+        error = (found.double() - wanted).square().mean().sqrt() / wanted.square().mean().sqrt()
+        assert error < 4 * 2.0**-8
 
 
 def test_errors_are_below_those_of_the_library(runs_on: str) -> None:

@@ -14,9 +14,12 @@ from gflow.dialects.records import record
 #: bytes of a float32; elements of a vector; packed panels are padded to a multiple of `PADDED` elements along K
 ITEM, LANES, PADDED = 4, ANY.lanes, 2 * ANY.lanes
 
-#: products by tiles of bfloat16 (Intel AMX): the name of their precision, rows and columns of a tile, the bfloat16
-#: values that a float32 is the sum of, and bytes after a panel for the range of its values
-BF16X6, AMX_LANES, PARTS, TAIL = "bf16x6", 2 * ANY.lanes, 3, 64
+#: products by tiles of bfloat16 (Intel AMX), by the name of their precision: the bfloat16 values that a value is the
+#: sum of
+BF16X6, BF16 = "bf16x6", "bf16"
+PARTS = {BF16X6: 3, BF16: 1}
+#: rows and columns of such a tile, and bytes after a panel of several parts, for the range of its values
+AMX_LANES, TAIL = 2 * ANY.lanes, 64
 
 #: bytes at the start of scratch that hold the number of the next share, alone on its cache line
 HEAD = 64
@@ -33,7 +36,8 @@ class Blocks:
         apart: each thread computes whole products of a batch; otherwise all threads share each product.
         packed: blocks of B are packed. Otherwise B is read in place; where K is B's contiguous dimension, so is A.
         precision: how float32 values are multiplied: "" (multiply-adds of float32), or "bf16x6" (each value is the sum
-            of three bfloat16 values; the six largest products of those are added in float32 by Intel AMX).
+            of three bfloat16 values; the six largest products of those are added in float32 by Intel AMX). "bf16": the
+            values are bfloat16 values, and Intel AMX adds their products in float32.
     """
 
     tile: tuple[int, int, int]
@@ -47,7 +51,7 @@ class Blocks:
     @property
     def item(self) -> int:
         """Bytes of an element of a panel."""
-        return 2 * PARTS if self.precision == BF16X6 else ITEM
+        return item_of(self.precision)
 
     @property
     def tail(self) -> int:
@@ -120,6 +124,11 @@ class Problem:
     def most(self) -> Problem:
         """The problem at the greatest values of dynamic dimensions."""
         return Problem(*(at_most(n) for n in (self.rows, self.columns, self.k, self.batch)))
+
+
+def item_of(precision: str) -> int:
+    """Bytes of an element of a panel."""
+    return 2 * PARTS[precision] if precision else ITEM
 
 
 def _whole(size: int) -> int:

@@ -10,7 +10,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import groupby
 
-from gflow.dialects.marks import LAUNCH, kind_of, launch_of, result_written_first, widened
+from gflow.dialects.marks import (
+    LAUNCH,
+    kind_of,
+    launch_of,
+    precision,
+    result_written_first,
+    widened,
+)
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.types import HALVES, is_row_major, row_major_strides, share_memory, type_of
@@ -81,7 +88,10 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
 
 
 def _widens_halves(o: Op) -> bool:
-    """Whether an op's kernel widens all values in half precision of the op, or of its contraction, and no others."""
+    """Whether an op's kernel widens all values in half precision of the op, or of its contraction, and no others.
+
+    Products in "bf16" may read bfloat16 operands as they are, and widen the result alone.
+    """
     root = root_of(o.op) if o.name == "fused" else None
     every = [*o.operands, *o.results]
     if root is not None:
@@ -89,6 +99,9 @@ def _widens_halves(o: Op) -> bool:
     op, numbers = root or o.op, widened(o.op)
     types = [type_of(v) for v in (*op.operands, *op.results)]
     halves = {v for v, ty in zip(every, types, strict=True) if ty.dtype in HALVES}
+    given = len(op.operands)
+    if precision(o.op) == "bf16" and numbers == (given,):
+        return all(ty.dtype == "bf16" for ty in types)
     return all(0 <= n < len(every) for n in numbers) and {every[n] for n in numbers} == halves
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from gflow.dialects.program import Program
+from gflow.dialects.program import Program, processor
 from gflow.dialects.records import record
 from gflow.errors import GraphError, GraphInputError, GraphTraceError
 from gflow.runtime.composed.frozen import Frozen, constants_of
@@ -82,8 +82,9 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     options = replace(for_tensors(options or CompileOptions(), gpu), on_phase=watcher.phase)
     if trace.engines:
         options = replace(options, passes=replace(options.passes, module_engines=True))
-    if options.passes.amp and options.target == "cpu":
-        _say_slow()
+    amp = options.passes.amp
+    if amp and options.target == "cpu" and not (amp == "bf16" and processor.amx()):
+        _say_slow(processor.amx())
     watcher.traced(trace)
     if options.passes.freeze:
         freeze(trace, options.passes, options.target)
@@ -216,11 +217,13 @@ def _check_divided(trace: Trace, program: Program) -> None:
 
 
 @functools.cache
-def _say_slow() -> None:
-    """Warn once in a process that mixed precision saves no time on a processor."""
+def _say_slow(amx: bool) -> None:
+    """Warn once in a process that mixed precision saves no time on a processor. amx: it has Intel AMX."""
+    other = "; dtype=torch.bfloat16 is faster on this processor" if amx else ""
     _log.warning(
         "enable_amp() on the CPU saves memory, not time: products in half precision are computed in float32 "
-        "(docs/mixed_precision.md)"
+        "(docs/mixed_precision.md)%s",
+        other,
     )
 
 

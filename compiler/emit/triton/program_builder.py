@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import field, replace
 
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.blocks import BF16X6
+from gflow.compiler.kernel.blocks import PARTS
 from gflow.compiler.kernel.selection.choice import GPU_FIELDS, WARP, Choice, Way, choice_of
 from gflow.compiler.targets import Target
 from gflow.compiler.targets.devices import MMA_TF32, TF32X3
@@ -94,7 +94,7 @@ class Builder(Placement):
         self.choice, self.taken = choice_of(o.op), 0
         yield
         self.choice.check_fields(GPU_FIELDS)
-        self.choice.check(self.choice.precision != BF16X6, "has a precision of CPUs")
+        self.choice.check(self.choice.precision not in PARTS, "has a precision of CPUs")
         count = len(self.choice.ways)
         self.choice.check(
             self.taken == count,

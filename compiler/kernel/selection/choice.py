@@ -22,7 +22,7 @@ from gflow.dialects.records import record
 
 from ...ir.errors import CannotLower
 from ..attention import FEW, AttentionBlocks
-from ..blocks import AMX_LANES, BF16X6, LANES, PADDED, Blocks, Strips
+from ..blocks import AMX_LANES, LANES, PADDED, PARTS, Blocks, Strips
 
 #: threads of a warp in a choice, on all devices. Code generation converts to the device's own warp size
 WARP = 32
@@ -165,7 +165,7 @@ class Choice(Way):
         sound = width % LANES == 0 and height * vectors <= most and vectors <= 8
         if self.precision:
             sound = (
-                self.precision == BF16X6
+                self.precision in PARTS
                 and height == width == AMX_LANES
                 and kc % PADDED == 0
                 and self.kind != "rows"

@@ -1,15 +1,17 @@
 """Half-precision contractions: operands are widened to float32 in scratch, and the result is rounded once.
 
-This accumulates in float32, and uses the float32 BLAS and convolution kernels.
+This accumulates in float32, and uses the float32 BLAS and convolution kernels. With Intel AMX, products of bfloat16
+values are made as such (`precision = "bf16"`); matrix products then read their operands without widening them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
+from gflow.compiler.kernel.blocks import BF16
 from gflow.compiler.kernel.movement import converting, shifted
 from gflow.compiler.kernel.selection.cpu.chooser import widened_shapes
 from gflow.dialects.program import Place
@@ -64,10 +66,13 @@ def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
     types, label = [b.body.types[v] for v in (x, y, z)], b.label(o)
     (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
     batched = types[2].numel != rows * columns
-    if b.choice.widened != (0, 1, 2) or batched or b.choice.kind not in ("blas", *OWN):
+    direct = b.choice.precision == BF16 and b.choice.widened == (2,)
+    whole = not direct and b.choice.widened != (0, 1, 2)
+    if whole or batched or b.choice.kind not in ("blas", *OWN):
         widening(matmul)(b, o, epilogue)
         return
-    _check_widened(b, o)
+    if not direct:
+        _check_widened(b, o)
     strides = [b.strides(v)[-2:] for v in (x, y, z)]
     with _scratch(b) as take:
         if epilogue is None:
@@ -79,9 +84,15 @@ def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
             strides[2] = (columns, 1)
         wide = widened_shapes(types, b.choice.rows)
         piece = wide[0].shape[0]
+        if direct:
+            places = (b.place(x), b.place(y), result)
+            _directly(b, types, strides, places, take(wide[2].nbytes), label)
+            if epilogue is not None:
+                epilogue.run(0, epilogue.rows, result)
+            return
         at = [take(ty.nbytes) for ty in wide]
-        whole = TensorType(wide[1].shape, types[1].dtype)
-        _convert(b, 1, (b.place(y), whole, strides[1]), (at[1], wide[1], (columns, 1)), label)
+        whole_b = TensorType(wide[1].shape, types[1].dtype)
+        _convert(b, 1, (b.place(y), whole_b, strides[1]), (at[1], wide[1], (columns, 1)), label)
         for first in range(0, rows, piece):
             count = min(piece, rows - first)
             a = TensorType((count, inner), types[0].dtype)
@@ -95,6 +106,40 @@ def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
             _convert(b, 2, (at[2], c32, (columns, 1)), (target, c, strides[2]), label)
         if epilogue is not None:
             epilogue.run(0, epilogue.rows, result)
+
+
+def _directly(
+    b: Builder,
+    types: Sequence[TensorType],
+    strides: Sequence[tuple[int, ...]],
+    places: tuple[Place, Place, Place],
+    sums: Place,
+    label: str,
+) -> None:
+    """Add the steps of a product that reads bfloat16 operands, and rounds some rows of its float32 sums at a time.
+
+    Args:
+        b: the builder.
+        types, strides, places: those of A, B and the result.
+        sums: the address of the float32 sums.
+        label: for messages and profiles.
+    """
+    (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
+    x, y, result = places
+    matrix = TensorType((inner, columns), types[1].dtype)
+    piece = b.choice.rows or rows
+    sound = all(ty.dtype == "bf16" for ty in types) and all(1 in s for s in strides[:2])
+    b.choice.check(sound, "is for contiguous rows or columns of bfloat16 operands")
+    for first in range(0, rows, piece):
+        count = min(piece, rows - first)
+        a = TensorType((count, inner), types[0].dtype)
+        c = TensorType((count, columns), types[2].dtype)
+        c32 = TensorType(c.shape, "f32")
+        source = shifted(x, first * strides[0][0], a)
+        given = [strides[0], strides[1], (columns, 1)]
+        product(b, [source, y, sums], [a, matrix, c32], given, label)
+        target = shifted(result, first * strides[2][0], c)
+        _convert(b, 0, (sums, c32, (columns, 1)), (target, c, strides[2]), label)
 
 
 def _check_widened(b: Builder, o: Op) -> list[int]:

@@ -102,8 +102,10 @@ def _blocked(
     scratch = b.scratch(blocks.scratch(b.threads))
     for count, steps, offsets in batch_steps(types[2].shape[:-2], [s[:-2] for s in strides]):
         x, y, z = (
-            own.Operand(Place(p.space, p.index, p.offset + o * own.ITEM), s[-2], s[-1], each)
-            for p, s, o, each in zip(places, strides, offsets, steps)
+            own.Operand(
+                Place(p.space, p.index, p.offset + o * t.itemsize), s[-2], s[-1], each, t.itemsize
+            )
+            for p, t, s, o, each in zip(places, types, strides, offsets, steps)
         )
         z = own.Operand(z.place, z.row if m != 1 else n, 1, z.each)
         sizes, shared = (rows or m, n, k), b.choice.shared()

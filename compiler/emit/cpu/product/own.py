@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from gflow.compiler.ir.errors import CannotLower
-from gflow.compiler.kernel.blocks import AMX_LANES, BF16X6, Blocks
+from gflow.compiler.kernel.blocks import AMX_LANES, BF16, PARTS, Blocks
 from gflow.compiler.kernel.selection.cpu.blocking import PIECE, SWEEPS, SWEPT, contiguous
 from gflow.dialects.extents import Count, at_most
 from gflow.dialects.program import KernelAddress, KernelStep, Place, Step
@@ -37,17 +37,19 @@ class Operand:
         place: the address of the first element.
         row, column: the strides from row to row and from column to column.
         each: the stride from matrix to matrix.
+        item: bytes of an element: 4, or 2 for bfloat16 (A and B of products in "bf16").
     """
 
     place: Place
     row: int
     column: int
     each: int = 0
+    item: int = ITEM
 
     @property
     def transposed(self) -> Operand:
         """A view of the operand with rows and columns exchanged."""
-        return Operand(self.place, self.column, self.row, self.each)
+        return Operand(self.place, self.column, self.row, self.each, self.item)
 
 
 def product(
@@ -86,6 +88,8 @@ def product(
     """
     x, y, z = operands
     m, n, k = sizes
+    if x.item != y.item or (x.item != ITEM and blocks.precision != BF16):
+        raise CannotLower("only products in bf16 have operands of bfloat16")
     height, width, kc = blocks.tile
     a = "k" if x.column == 1 or at_most_one(k) else "lanes"
     c = "lanes" if y.column == 1 or at_most_one(n) else "k"
@@ -105,11 +109,12 @@ def product(
         "a": x.place, "b": y.place, "c": z.place, "scratch": scratch,
         "gathers": int(windows is not None),
         **{f"window_{name}": windows[name] if windows else 0 for name in panels.WINDOWS},
-        **_functions(b, blocks, (a, c), direct, windows is not None, strip),
+        **_functions(b, blocks, (a, c), direct, windows is not None, strip, x.item),
         "finish": 0 if finish is None else finish[0],
         "m": m, "n": n, "k": k,
-        "am": ITEM * x.row, "ak": ITEM * x.column, "bk": ITEM * y.row, "bn": ITEM * y.column, "cm": ITEM * z.row,
-        "batch": batch, "sa": ITEM * x.each, "sb": ITEM * y.each, "sc": ITEM * z.each, "add": int(add),
+        "am": x.item * x.row, "ak": x.item * x.column,
+        "bk": y.item * y.row, "bn": y.item * y.column, "cm": ITEM * z.row,
+        "batch": batch, "sa": x.item * x.each, "sb": y.item * y.each, "sc": ITEM * z.each, "add": int(add),
         "mr": height, "nr": strip, "kc": kc, "mc": blocks.rows, "nc": blocks.columns, "cols": blocks.across,
         "alone": int(blocks.apart), "direct": direct,
         "a_bytes": blocks.a_bytes, "b_bytes": blocks.b_bytes, "each": blocks.each if blocks.apart else 0,
@@ -138,18 +143,25 @@ def at_most_one(count: Count) -> bool:
 
 
 def _functions(
-    b: Steps, blocks: Blocks, orders: tuple[str, str], direct: int, gathers: bool, strip: int
+    b: Steps,
+    blocks: Blocks,
+    orders: tuple[str, str],
+    direct: int,
+    gathers: bool,
+    strip: int,
+    item: int,
 ) -> dict[str, int | KernelAddress]:
     """The functions that pack A and B and compute a tile. orders: the contiguous dimensions of A and B."""
     (height, width, _), (a, c) = blocks.tile, orders
-    if blocks.precision == BF16X6:
+    if parts := PARTS.get(blocks.precision):
         if (height, width) != (AMX_LANES, AMX_LANES) or direct != blocked.PACKED:
-            raise CannotLower(f"products in bf16x6 have packed tiles of {AMX_LANES} x {AMX_LANES}")
-        gathered = _added(b, "pack_amx_windows", amx_panels.gather) if gathers else None
+            raise CannotLower(f"products by AMX have packed tiles of {AMX_LANES} x {AMX_LANES}")
+        stem = f"pack_amx_{parts}_{item}"
+        gathered = _added(b, f"{stem}_windows", amx_panels.gather, parts, item) if gathers else None
         return {
-            "pack_a": gathered or _added(b, f"pack_amx_a_{a}", amx_panels.pack, a, "a"),
-            "pack_b": _added(b, f"pack_amx_b_{c}", amx_panels.pack, c, "b"),
-            "tile": _added(b, "tile_amx", amx_tile.tile),
+            "pack_a": gathered or _added(b, f"{stem}_a_{a}", amx_panels.pack, a, "a", parts, item),
+            "pack_b": _added(b, f"{stem}_b_{c}", amx_panels.pack, c, "b", parts, item),
+            "tile": _added(b, f"tile_amx_{parts}", amx_tile.tile, parts),
             "enter": _added(b, "enter_amx", amx_tile.enter),
             "leave": _added(b, "leave_amx", amx_tile.leave),
         }
@@ -160,7 +172,7 @@ def _functions(
     }  # fmt: skip
 
 
-def _added(b: Steps, name: str, text: Callable[..., str], *arguments: str) -> KernelAddress:
+def _added(b: Steps, name: str, text: Callable[..., str], *arguments: str | int) -> KernelAddress:
     """The address of a function, which is added if it is not there."""
     if name not in b.kernels:
         b.kernels[name] = text(name, *arguments)

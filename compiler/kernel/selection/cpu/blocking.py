@@ -13,7 +13,7 @@ from math import ceil
 
 from gflow.compiler.targets.processors import Processor
 
-from ...blocks import AMX_LANES, BF16X6, ITEM, LANES, PADDED, PARTS, Blocks, Problem
+from ...blocks import AMX_LANES, BF16, BF16X6, LANES, PADDED, PARTS, Blocks, Problem, item_of
 from ...contest import Contest
 
 #: the most rows with which B is read in place, without packing
@@ -37,11 +37,19 @@ _THIN = 8
 
 
 @cache
-def blocks_of(p: Processor, product: Problem, threads: int) -> Blocks:
-    """The blocking with packed blocks of B that has the greatest share of the peak by the model."""
-    return max(
-        _candidates(p, product, threads), key=lambda b: share_of_peak(p, product, b, threads)
-    )
+def blocks_of(p: Processor, product: Problem, threads: int, halves: bool = False) -> Blocks:
+    """The blocking with packed blocks of B that has the greatest share of the peak by the model.
+
+    halves: the values are bfloat16 values, for which the processor has AMX.
+    """
+    candidates = _candidates(p, product, threads, halves)
+    return max(candidates, key=lambda b: share_of_peak(p, product, b, threads))
+
+
+def halves_are_faster(p: Processor, product: Problem) -> bool:
+    """Whether a product of bfloat16 values is made by AMX, in tiles that are not mostly empty."""
+    tiles = min(product.rows, product.columns, product.k) > FEW_ROWS
+    return p.amx is not None and tiles
 
 
 def cut(p: Processor, contest: Contest, threads: int) -> Blocks:
@@ -109,7 +117,7 @@ def share_of_peak(p: Processor, product: Problem, b: Blocks, threads: int) -> fl
     height, width, _ = b.tile
     made = ceil(m / height) * height * ceil(n / width) * width
     packing, faster = p.packing, 1.0
-    if b.precision == BF16X6 and p.amx is not None:
+    if b.precision and p.amx is not None:
         packing, faster = p.amx.packing, p.amx.faster
     else:
         faster /= 1 + 0.02 * p.tiles.index((height, width // LANES))
@@ -141,7 +149,9 @@ def _shares(product: Problem, b: Blocks) -> Iterator[float]:
             yield down * ceil(min(b.across, columns - column) / width)
 
 
-def _candidates(p: Processor, product: Problem, threads: int) -> Iterator[Blocks]:
+def _candidates(
+    p: Processor, product: Problem, threads: int, halves: bool = False
+) -> Iterator[Blocks]:
     m, n, k = product.rows, product.columns, product.k
     apart = product.batch > 1 and product.batch >= threads
     team = 1 if apart else threads
@@ -150,9 +160,12 @@ def _candidates(p: Processor, product: Problem, threads: int) -> Iterator[Blocks
     ]
     if p.amx is not None:
         kinds.append((AMX_LANES, AMX_LANES, p.amx.kc, p.amx.near, p.amx.block, BF16X6))
+    if halves and p.amx is not None:
+        longest = p.amx.kc * PARTS[BF16X6]
+        kinds = [(AMX_LANES, AMX_LANES, longest, p.amx.near, p.amx.block, BF16)]
     for height, width, longest, near, block, precision in kinds:
         kc = _alike(k, longest, PADDED)
-        item = 2 * PARTS if precision else ITEM
+        item = item_of(precision)
         columns = _alike(n, max(block // (item * kc), width) // width * width, width)
         most = max(near // (item * kc * height), 1)
         tiles = ceil(m / height)

@@ -28,7 +28,7 @@ from ....ir.errors import CannotLower
 from ....ir.fused import CONTRACTIONS, root_of, root_operands
 from ....ir.ssa import Op
 from ....memory.liveness import Lives
-from ...blocks import ITEM, Problem
+from ...blocks import BF16, ITEM, Problem
 from ...contest import Contest
 from ...convolution import ROLES, geometry, packed_geometry
 from ...description import Descriptions, Kernel
@@ -37,7 +37,7 @@ from ...tiles import tiles_of
 from ..choice import Choice, Way, blocked
 from .attention import NEEDED, attention_of
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
-from .blocking import blocks_of, contiguous, cut, own_is_faster
+from .blocking import blocks_of, contiguous, cut, halves_are_faster, own_is_faster
 from .loops import choice_of_loops, runs, scratch_of, way_of_loops
 from .other_ops import CHOOSERS
 from .patches import (
@@ -154,32 +154,37 @@ class Chooser:
         if wide and name == "matmul" and self._in_pieces(types):
             own = _whole(result.nbytes) if rows is not None and rows.floating else 0
             piece = rows_at_a_time(types)
-            a, b, c = widened_shapes(types, piece)
+            wide_types = widened_shapes(types, piece)
+            a, b, _ = wide_types
             then, kernel = self._after(rows, copied)
-            scratch = own + kernel + sum(_whole(w.nbytes) for w in (a, b, c))
-            pieces = [TensorType(w.shape, t.dtype) for w, t in zip((a, b, c), types)]
-            then = (*_conversions((0, 1, 2), pieces, [s[-2:] for s in strides], 2), *then)
+            pieces = [TensorType(w.shape, t.dtype) for w, t in zip(wide_types, types)]
             product = Problem(a.shape[0], b.shape[1], a.shape[1])
             cut = None
+            converted: tuple[int, ...] = (0, 1, 2)
             if not any(map(varies, vars(product).values())):
                 contest = Contest(product, "k", "lanes")
                 time = of_product(1, product.rows, product.columns, product.k)
-                cut = self._blocked("panels", contest, time)
+                cut = self._blocked("panels", contest, time, _exact(types))
+                if cut is not None and cut.precision == BF16 and all(map(_has_unit, strides[:2])):
+                    converted = (2,)  # A and B are read as they are
+            then = (*_conversions(converted, pieces, [s[-2:] for s in strides], 2), *then)
+            scratch = own + kernel + sum(_whole(wide_types[n].nbytes) for n in converted)
             cut = cut or Choice("blas")
             return replace(
-                cut, scratch=cut.scratch + scratch, rows=piece, widened=(0, 1, 2), then=then
+                cut, scratch=cut.scratch + scratch, rows=piece, widened=converted, then=then
             )
         if wide:  # the whole product is widened to float32; the epilogue runs after it
             halves = _halves([*values, -1], types)
             saved = sum(_up(4 * types[n].numel) for n in halves)
             ways = _conversions(halves, types, strides, len(values))
+            exact = _exact(types)
             types = [_float(t) for t in types]
             strides = [
                 row_major_strides(t.shape) if t.dtype == "f32" else s
                 for t, s in zip(types, strides)
             ]
             own = _whole(result.nbytes) if rows is not None and rows.floating else 0
-            inner, _ = self._product(name, root, types, strides, None, False)
+            inner, _ = self._product(name, root, types, strides, None, False, exact)
             then, kernel = self._after(rows, copied)
             scratch = own + max(saved + inner.scratch, kernel)
             copies = len(inner.copies)
@@ -265,10 +270,14 @@ class Chooser:
         strides: Sequence[tuple[int, ...]],
         rows: Rows | None,
         tiled: bool,
+        exact: bool = False,
     ) -> tuple[Choice, Count | None]:
-        """The choice for a contraction, and the rows of its first chunk; None: all rows at once."""
+        """The choice for a contraction, and the rows of its first chunk; None: all rows at once.
+
+        exact: its operands, which are float32, hold bfloat16 values.
+        """
         if name == "matmul":
-            found = self._matmul(types, strides, rows, tiled)
+            found = self._matmul(types, strides, rows, tiled, exact)
             return found, rows.pieces(found.rows)[0][1] if rows and found.rows else None
         g, result, w = geometry(name, root, types), types[2], ROLES[name][1]
         kind = kind_of_patches(g, types, strides, self.blas)
@@ -285,7 +294,8 @@ class Chooser:
             order = "lanes" if name == "convolution_weight_grad" else "k"
             columns = "k" if name == "convolution" else "lanes"
             contest = Contest(product_of(g, made).most(), order, columns)
-            cut = self._blocked(kind, contest, of_product(1, *sizes_of(g, made.pieces[0][1])))
+            time = of_product(1, *sizes_of(g, made.pieces[0][1]))
+            cut = self._blocked(kind, contest, time, exact)
         if taken and cut is None:
             tiled, made = False, patches_of(*given, rows, self.threads)
         scratch = made.scratch + (cut.scratch if cut else 0)
@@ -340,6 +350,7 @@ class Chooser:
         strides: Sequence[tuple[int, ...]],
         rows: Rows | None,
         tiled: bool,
+        exact: bool = False,
     ) -> Choice:
         x, _, z = types
         if z.numel == 0:
@@ -364,7 +375,7 @@ class Chooser:
         if kind == "blas" or not self.blas:
             if tiled:
                 parts = [(0, z.shape[-2])]
-            own = self._panels(x, z, strides, parts)
+            own = self._panels(x, z, strides, parts, exact)
             if own is not None and tiled:
                 waits = own.tile[2] < x.shape[-1] and rows is not None and rows.floating
                 return replace(own, scratch=own.scratch + (_up(z.nbytes) if waits else 0))
@@ -378,6 +389,7 @@ class Chooser:
         z: TensorType,
         strides: Sequence[tuple[int, ...]],
         parts: Sequence[tuple[int, Count]],
+        exact: bool,
     ) -> Choice | None:
         """gflow's own kernel for a matmul, if it is faster than the BLAS. parts: the chunks of its rows."""
         if z.dtype != "f32" or varies(x.shape[-1]):
@@ -390,15 +402,26 @@ class Chooser:
         product = Problem(longest(parts), n, k, batch).most()
         a = "k" if strides[0][-1] == 1 or k == 1 else "lanes"
         b = contiguous(strides[1][-2], strides[1][-1], k == 1)
-        return self._blocked("panels", Contest(product, a, b), of_product(batch, parts[0][1], n, k))
+        time = of_product(batch, parts[0][1], n, k)
+        return self._blocked("panels", Contest(product, a, b), time, exact)
 
     def _blocked(
-        self, kind: str, contest: Contest, nanoseconds: Callable[[At], float]
+        self, kind: str, contest: Contest, nanoseconds: Callable[[At], float], exact: bool = False
     ) -> Choice | None:
-        """gflow's own kernel, if it is faster than the BLAS. nanoseconds: its time on one thread."""
+        """gflow's own kernel, if it is faster than the BLAS.
+
+        Args:
+            kind: of the kernel, if it packs blocks of B.
+            contest: the product.
+            nanoseconds: its time on one thread.
+            exact: the values are bfloat16 values.
+        """
         p, product = self.processor, contest.product
         if p is None:
             return None
+        if exact and halves_are_faster(p, product):
+            made = blocks_of(p, product, self.threads, True)
+            return blocked(kind, made, self.threads, sharing(nanoseconds))
         if self.blas:
             own = self.won.get(contest)
             if own is None:
@@ -440,6 +463,16 @@ class Chooser:
         scratch = sum(_up(4 * types[n].numel) for n in numbers)
         then = _conversions(numbers, types, strides, len(o.operands))
         return Choice("pytorch", scratch, widened=numbers, then=then)
+
+
+def _exact(types: Sequence[TensorType]) -> bool:
+    """Whether a contraction's operands are bfloat16 values. types: of A, B and the result."""
+    return all(ty.dtype == "bf16" for ty in types[:2])
+
+
+def _has_unit(strides: tuple[int, ...]) -> bool:
+    """Whether the rows or the columns of a matrix are contiguous."""
+    return 1 in strides[-2:]
 
 
 def rows_at_a_time(types: Sequence[TensorType]) -> int:

@@ -8,9 +8,12 @@ i + 16 of K. Rows of A's words are lanes, rows of B's are the positions i:
 
     A    panel[K / 32][tile][part][lane][i]        B    panel[K / 32][tile][part][i][lane]
 
-A panel ends with three integers: the least and the largest biased exponent of its values, zeros excepted, and whether
-it is `raw`. A panel with an infinity, a NaN or a value whose parts are no normal numbers is raw: it holds float32
-values, elements i in the words of part 1, elements i + 16 in those of part 2.
+Products in mixed precision have one part. Their operands are bfloat16 values in memory (a word then holds elements 2 i
+and 2 i + 1), or float32 values that were widened from bfloat16.
+
+A panel of three parts ends with three integers: the least and the largest biased exponent of its values, zeros
+excepted, and whether it is `raw`. A panel with an infinity, a NaN or a value whose parts are no normal numbers is raw:
+it holds float32 values, elements i in the words of part 1, elements i + 16 in those of part 2.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from gflow.compiler.kernel.blocks import AMX_LANES, PADDED, PARTS
+from gflow.compiler.kernel.blocks import AMX_LANES, PADDED
 
 from ...language.transpose import transposed
 from ..function import ITEM, LANES, VECTOR, Function
@@ -26,74 +29,86 @@ from ..panels import ARGUMENTS, WINDOWS
 
 WORDS = f"vector<{LANES}xi32>"
 
-#: bytes of a row of a tile, of one part of a tile, of a tile, and of a panel for 32 elements of K
+#: bytes of a row of a tile and of one part of a tile; tiles side by side
 ROW = LANES * ITEM
 PART = LANES * ROW
-TILE = PARTS * PART
-CHUNK = AMX_LANES // LANES * TILE
+BESIDE = AMX_LANES // LANES
 
 #: biased exponents: below the first, x₃ might be denormal; from the second on, x₁ might be infinite
 _LEAST, _MOST = 19, 254
 
-Pair = tuple[str, str]
+#: what goes into one row of words: elements i and i + 16 as float32, or the words as they are
+Elements = tuple[str, ...]
+#: the body of a loop that carries the range of values
+Body = Callable[[str, list[str]], list[str]]
 
 
 class _Panel(Function):
-    """The text of a packing function. `chunk` writes 32 elements of K."""
+    """The text of a packing function. parts: of a value. item: bytes of an element in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, parts: int, item: int = ITEM) -> None:
         super().__init__()
+        self.parts, self.item = parts, item
+        self.tile, self.whole = parts * PART, BESIDE * parts * PART
         self.high = self.const(-65536, WORDS)  # the bits of a bfloat16 within a float32
         self.half = self.const(1 << 15, WORDS)
         self.sixteen = self.const(16, WORDS)
         self.one = self.const(1, WORDS)
 
-    def made(self, name: str, chunks: Callable[[bool], Pair]) -> str:
-        """The function's text. chunks: packs the panel, raw or not, and returns the ranges of its values."""
-        low, high = chunks(False)
+    def made(self, name: str, chunks: Callable[[bool], list[str]]) -> str:
+        """The function's text. chunks: packs the panel, raw or not, and returns the range of its values."""
+        seen = chunks(False)
+        if seen:
+            low, high = seen
+            self._end(low, high, lambda: chunks(True))
+        return self.function(name, ARGUMENTS)
+
+    def _end(self, low: str, high: str, again: Callable[[], object]) -> None:
+        """Write the end of a panel of three parts. again: packs it raw."""
         least, most = (self._exponent(how, x) for how, x in (("minui", low), ("maxui", high)))
         ends = [self.compare("slt", least, _LEAST), self.compare("sge", most, _MOST)]
         bad = self(f"arith.ori {ends[0]}, {ends[1]} : i1")
-        end = self.at("%to", self.mul(self.granules("%k_size", PADDED), CHUNK))
+        end = self.at("%to", self.mul(self.granules("%k_size", PADDED), self.whole))
         raw = self(f"arith.extui {bad} : i1 to i64")
         for n, number in enumerate((least, most, raw)):
             self.line(f"llvm.store {number}, {self.at(end, 8 * n)} : i64, !llvm.ptr")
-        self.branch(bad, lambda: (chunks(True), None)[1])
-        return self.function(name, ARGUMENTS)
+        self.branch(bad, lambda: (again(), None)[1])
 
     def _exponent(self, how: str, x: str) -> str:
         found = self(f"vector.reduction <{how}>, {x} : {WORDS} into i32")
         wide = self(f"arith.extui {found} : i32 to i64")
         return self.binary("shrui", wide, 24)
 
-    def chunks(self, raw: bool, body: Callable[[str, list[str]], list[str]]) -> Pair:
-        """A loop over K, 32 elements at a time, which carries the range of values."""
-        start = [self.const(-1, WORDS), self.const(0, WORDS)]
-        found = self.loop(0, "%k_size", PADDED, [(x, WORDS) for x in start], body)
-        return found[0], found[1]
+    def chunks(self, body: Body) -> list[str]:
+        """A loop over K, 32 elements at a time, which carries the range of values where there is an end."""
+        start = [self.const(-1, WORDS), self.const(0, WORDS)] if self.parts > 1 else []
+        return self.loop(0, "%k_size", PADDED, [(x, WORDS) for x in start], body)
 
-    def put(self, raw: bool, pair: Pair, to: str, seen: list[str]) -> list[str]:
-        """Write one row of words of each part. pair: elements i and i + 16. seen: the range of values so far."""
-        if raw:
-            for n, x in enumerate(pair):
+    def put(self, raw: bool, given: Elements, to: str, seen: list[str]) -> list[str]:
+        """Write one row of words of each part. seen: the range of values so far."""
+        if raw or len(given) == 1:
+            for n, x in enumerate(given):
                 self.write(x, self.at(to, n * PART), WORDS, ROW, None)
             return seen
-        low, high = seen
-        for x in pair:
-            doubled = self(f"arith.addi {x}, {x} : {WORDS}")  # without the sign
-            high = self(f"arith.maxui {high}, {doubled} : {WORDS}")
-            before = self(f"arith.subi {doubled}, {self.one} : {WORDS}")  # zeros become the largest
-            low = self(f"arith.minui {low}, {before} : {WORDS}")
-        rest = pair
-        for part in range(PARTS):
-            last = part == PARTS - 1
+        if seen:
+            low, high = seen
+            for x in given:
+                doubled = self(f"arith.addi {x}, {x} : {WORDS}")  # without the sign
+                high = self(f"arith.maxui {high}, {doubled} : {WORDS}")
+                before = self(f"arith.subi {doubled}, {self.one} : {WORDS}")  # zeros: the largest
+                low = self(f"arith.minui {low}, {before} : {WORDS}")
+            seen = [low, high]
+        rest = given
+        for part in range(self.parts):
+            last = part == self.parts - 1
             tops = rest if last else (self._rounded(rest[0]), self._rounded(rest[1]))
             below = self(f"arith.shrui {tops[0]}, {self.sixteen} : {WORDS}")
-            word = self(f"arith.ori {below}, {tops[1]} : {WORDS}")
+            above = self(f"arith.andi {tops[1]}, {self.high} : {WORDS}")
+            word = self(f"arith.ori {below}, {above} : {WORDS}")
             self.write(word, self.at(to, part * PART), WORDS, ROW, None)
             if not last:
                 rest = self._less(rest[0], tops[0]), self._less(rest[1], tops[1])
-        return [low, high]
+        return seen
 
     def _rounded(self, x: str) -> str:
         """The nearest bfloat16, as bits of a float32."""
@@ -110,29 +125,56 @@ class _Panel(Function):
 
     def row(self, k: str, tile: str | int, row: str | int) -> str:
         """The address of a row of words of the first part."""
-        chunk = self.mul(self.binary("divui", k, PADDED), CHUNK)
-        return self.at(
-            "%to",
-            self.add(chunk, self.mul(self.add(tile, 0), TILE), self.mul(self.add(row, 0), ROW)),
-        )
+        chunk = self.mul(self.binary("divui", k, PADDED), self.whole)
+        beside = self.mul(self.add(tile, 0), self.tile)
+        return self.at("%to", self.add(chunk, beside, self.mul(self.add(row, 0), ROW)))
 
-    def some(
-        self, low: str, high: str, seen: list[str], body: Callable[[str, list[str]], list[str]]
-    ) -> list[str]:
+    def some(self, low: str, high: str, seen: list[str], body: Body) -> list[str]:
         """A loop that carries the range of values."""
         return self.loop(low, high, 1, [(x, WORDS) for x in seen], body)
 
-    def left(self, k: str) -> list[str]:
-        """The masks of elements k … k + 15 and k + 16 … k + 31 of K."""
+    def along_k(self, at: str, k: str) -> Elements:
+        """32 elements of a lane from position k on, at an address."""
+        left = self.sub("%k_size", k)
+        if self.item == ITEM:
+            masks = [self._first(self.sub(left, n * LANES), LANES) for n in (0, 1)]
+            found = [self.read(self.at(at, n * ROW), WORDS, ITEM, m) for n, m in enumerate(masks)]
+            return tuple(found)
+        halves = self.read(at, _HALVES, self.item, self._first(left, 2 * LANES))
+        return (self(f"vector.bitcast {halves} : {_HALVES} to {WORDS}"),)
+
+    def across(self, at: str, k: str, i: str, lanes: str) -> Elements:
+        """The elements of K that row i of a tile has, of 16 lanes. at: the first lane's address. lanes: a mask."""
+        whole = self.item == ITEM
+        first = self.add(k, i) if whole else self.add(k, self.mul(i, 2))
         found = []
-        for first in (0, LANES):
-            left = self.sub("%k_size", self.add(k, first))
-            found.append(self.first_lanes(self.at_least(self.at_most(left, LANES), 0), LANES))
-        return found
+        for position in (first, self.add(first, LANES if whole else 1)):
+            inside = self.compare("slt", position, "%k_size")
+            every = self(f"vector.broadcast {inside} : i1 to vector<{LANES}xi1>")
+            both = self(f"arith.andi {lanes}, {every} : vector<{LANES}xi1>")
+            here = self.at(at, self.mul(position, "%k_stride"))
+            self.prefetch(self.at(here, "%ahead"))
+            ty = WORDS if whole else _HALF
+            found.append(self.read(here, ty, self.item, both))
+        if whole:
+            return tuple(found)
+        low, high = (self(f"arith.extui {x} : {_HALF} to {WORDS}") for x in found)
+        return (
+            self(
+                f"arith.ori {low}, {self(f'arith.shli {high}, {self.sixteen} : {WORDS}')} : {WORDS}"
+            ),
+        )
+
+    def _first(self, count: str, lanes: int) -> str:
+        """A mask of so many lanes, of none or all at most."""
+        return self.first_lanes(self.at_least(self.at_most(count, lanes), 0), lanes)
+
+
+_HALF, _HALVES = f"vector<{LANES}xi16>", f"vector<{2 * LANES}xi16>"
 
 
 @cache
-def pack(name: str, order: str, side: str) -> str:
+def pack(name: str, order: str, side: str, parts: int, item: int) -> str:
     """The text of the function `name` that packs a panel of 32 lanes of an operand whose `order` is contiguous.
 
     The arguments are those of `panels.pack`. Lanes beyond the operand are zeros or repeat the last lane, and K is
@@ -141,56 +183,37 @@ def pack(name: str, order: str, side: str) -> str:
     Args:
         order: "k" or "lanes".
         side: "a" or "b".
+        parts: 3, or 1 if the values are bfloat16 values.
+        item: bytes of an element in memory: 4, or 2 for bfloat16.
     """
-    e = _Panel()
-    if order == "k":
-        last = e.sub("%lanes", 1)
+    e = _Panel(parts, item)
+    last = e.sub("%lanes", 1)
 
-        def line(lane: str) -> str:
-            return e.at("%from", e.mul(e.at_most(lane, last), "%lane"))
+    def along_k(k: str, tile: str) -> Callable[[str], Elements]:
+        def load(i: str) -> Elements:
+            lane = e.at_most(e.add(e.mul(tile, LANES), i), last)
+            at = e.at("%from", e.add(e.mul(lane, "%lane"), e.mul(k, item)))
+            e.prefetch(e.at(at, 4 * ROW))
+            return e.along_k(at, k)
 
-        def rows(k: str, tile: str) -> Callable[[str], Pair]:
-            masks, offset = e.left(k), e.mul(k, ITEM)
+        return load
 
-            def load(i: str) -> Pair:
-                at = e.at(line(e.add(e.mul(tile, LANES), i)), offset)
-                e.prefetch(e.at(at, 4 * ROW))
-                first, second = (
-                    e.read(e.at(at, n * ROW), WORDS, ITEM, mask) for n, mask in enumerate(masks)
-                )
-                return first, second
+    def across(k: str, tile: str) -> Callable[[str], Elements]:
+        mask = e._first(e.sub("%lanes", e.mul(tile, LANES)), LANES)
+        at = e.at("%from", e.mul(tile, LANES * item))
+        return lambda i: e.across(at, k, i, mask)
 
-            return load
-    else:
-
-        def rows(k: str, tile: str) -> Callable[[str], Pair]:
-            here = e.sub("%lanes", e.mul(tile, LANES))
-            mask = e.first_lanes(e.at_least(e.at_most(here, LANES), 0), LANES)
-
-            def load(i: str) -> Pair:
-                found = []
-                for first in (0, LANES):
-                    position = e.add(k, i, first)
-                    inside = e.compare("slt", position, "%k_size")
-                    every = e(f"vector.broadcast {inside} : i1 to vector<{LANES}xi1>")
-                    both = e(f"arith.andi {mask}, {every} : vector<{LANES}xi1>")
-                    at = e.at("%from", e.add(e.mul(position, "%k_stride"), e.mul(tile, ROW)))
-                    e.prefetch(e.at(at, "%ahead"))
-                    found.append(e.read(at, WORDS, ITEM, both))
-                return found[0], found[1]
-
-            return load
-
+    rows = along_k if order == "k" else across
     turned = (order == "k") != (side == "a")
-    return e.made(name, lambda raw: e.chunks(raw, _chunk(e, raw, rows, turned)))
+    return e.made(name, lambda raw: e.chunks(_chunk(e, raw, rows, turned)))
 
 
 def _chunk(
-    e: _Panel, raw: bool, rows: Callable[[str, str], Callable[[str], Pair]], turned: bool
-) -> Callable[[str, list[str]], list[str]]:
+    e: _Panel, raw: bool, rows: Callable[[str, str], Callable[[str], Elements]], turned: bool
+) -> Body:
     """The body of the loop over K. rows: loads of 32 elements of K and a tile. turned: they are transposed."""
 
-    def tile(k: str) -> Callable[[str, list[str]], list[str]]:
+    def tile(k: str) -> Body:
         def write(t: str, seen: list[str]) -> list[str]:
             load = rows(k, t)
             if not turned:
@@ -200,23 +223,23 @@ def _chunk(
 
                 return e.some(e.i64(0), e.i64(LANES), seen, row)
             given = [load(e.i64(i)) for i in range(LANES)]
-            first, second = (transposed(e, [pair[n] for pair in given]) for n in (0, 1))
-            for i, pair in enumerate(zip(first, second)):
-                seen = e.put(raw, pair, e.row(k, t, i), seen)
+            columns = [transposed(e, list(rows_of)) for rows_of in zip(*given)]
+            for i, elements in enumerate(zip(*columns)):
+                seen = e.put(raw, elements, e.row(k, t, i), seen)
             return seen
 
         return write
 
-    return lambda k, seen: e.some(e.i64(0), e.i64(AMX_LANES // LANES), seen, tile(k))
+    return lambda k, seen: e.some(e.i64(0), e.i64(BESIDE), seen, tile(k))
 
 
 @cache
-def gather(name: str) -> str:
+def gather(name: str, parts: int, item: int) -> str:
     """The text of the function `name` that packs a panel of 32 patches of a channels-last activation, as rows of A.
 
-    The arguments are those of `panels.gather`.
+    The arguments are those of `panels.gather`, others those of `pack`.
     """
-    e = _Panel()
+    e = _Panel(parts, item)
     words = e("llvm.inttoptr %ahead : i64 to !llvm.ptr")
     w = {n: e(f"llvm.load {e.at(words, 8 * i)} : !llvm.ptr -> i64") for i, n in enumerate(WINDOWS)}
     count = e.i64(3 * AMX_LANES)
@@ -229,20 +252,20 @@ def gather(name: str) -> str:
         n, ho = e.split(rest, w["ho"])
         top, left = e.sub(e.mul(ho, w["sh"]), w["ph"]), e.sub(e.mul(wo, w["sw"]), w["pw"])
         row = e.add(e.mul(e.add(e.mul(n, w["h"]), top), w["w"]), left)
-        for number, x in enumerate((e.mul(row, w["c"], ITEM), top, left)):
+        for number, x in enumerate((e.mul(row, w["c"], item), top, left)):
             e.line(
                 f"llvm.store {x}, {e.at(table, e.add(e.mul(i, 24), 8 * number))} : i64, !llvm.ptr"
             )
 
     e.repeat(0, e.i64(AMX_LANES), 1, origin)
 
-    def rows(k: str, tile: str) -> Callable[[str], Pair]:
+    def rows(k: str, tile: str) -> Callable[[str], Elements]:
         tap, channel = e.split(e.add("%k_stride", k), w["c"])
         kh, kw = e.split(tap, w["kw"])
         down, right = e.mul(kh, w["dh"]), e.mul(kw, w["dw"])
-        offset = e.mul(e.add(e.mul(e.add(e.mul(down, w["w"]), right), w["c"]), channel), ITEM)
+        offset = e.mul(e.add(e.mul(e.add(e.mul(down, w["w"]), right), w["c"]), channel), item)
 
-        def load(i: str) -> Pair:
+        def load(i: str) -> Elements:
             lane = e.at(table, e.mul(e.add(e.mul(tile, LANES), i), 24))
             start, top, left = (
                 e(f"llvm.load {e.at(lane, 8 * n)} : !llvm.ptr -> i64") for n in range(3)
@@ -251,9 +274,10 @@ def gather(name: str) -> str:
             both = e(f"arith.andi {inside[0]}, {inside[1]} : i1")
             mask = e(f"vector.broadcast {both} : i1 to vector<{LANES}xi1>")
             at = e.at("%from", e.add(start, offset))
-            first, second = (e.read(e.at(at, n * ROW), WORDS, ITEM, mask) for n in (0, 1))
-            return first, second
+            if item == ITEM:
+                return tuple(e.read(e.at(at, n * ROW), WORDS, ITEM, mask) for n in (0, 1))
+            return (e.read(at, WORDS, item, mask),)
 
         return load
 
-    return e.made(name, lambda raw: e.chunks(raw, _chunk(e, raw, rows, False)))
+    return e.made(name, lambda raw: e.chunks(_chunk(e, raw, rows, False)))

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from functools import cache
 
-from gflow.compiler.kernel.blocks import AMX_LANES, PADDED, PARTS
+from gflow.compiler.kernel.blocks import AMX_LANES, PADDED
 from gflow.dialects.program.processor import AMX_LINE
 
 from ..function import ITEM, LANES, VECTOR, Function
 from ..tile import ARGUMENTS, Tile
-from .panels import CHUNK, PART, ROW, TILE, WORDS
+from .panels import BESIDE, PART, ROW, WORDS
 
 #: bounds of the sum of both panels' biased exponents. From the first on, products and their parts are normal numbers;
 #: up to the second, sums over 2²² of K are finite
@@ -29,8 +29,9 @@ _LEAST, _MOST = 155, 355
 #: AMX's tile registers: four accumulators, two tiles of A, two of B
 _SUMS, _A, _B = (0, 1, 2, 3), (4, 5), (6, 7)
 
-#: the terms (part of A, part of B). Loads of a part that is loaded already are left out; small terms come first
-_TERMS = ((0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0))
+#: by the number of parts, the terms (part of A, part of B). Loads of a part that is loaded already are left out; small
+#: terms come first
+_TERMS = {1: ((0, 0),), 3: ((0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0))}
 
 #: the configuration of the tile registers, which have 16 rows of 64 bytes: palette 1, bytes of rows, rows
 _CONFIGURATION = [1, 0, 0, 0, *[64 << 16 | 64] * 4, 0, 0, 0, 0, *[16 * 0x01010101] * 2, 0, 0]
@@ -43,9 +44,12 @@ _ROWS = 4
 
 
 @cache
-def tile(name: str) -> str:
-    """The text of the function `name` that computes a tile; its arguments are those of `product/tile.py`."""
-    return _AmxTile().function(name, ARGUMENTS)
+def tile(name: str, parts: int) -> str:
+    """The text of the function `name` that computes a tile; its arguments are those of `product/tile.py`.
+
+    parts: of a value, three or one (bfloat16).
+    """
+    return _AmxTile(parts).function(name, ARGUMENTS)
 
 
 @cache
@@ -76,17 +80,21 @@ def _amx(e: Function, name: str, *arguments: str | int) -> None:
 
 
 class _AmxTile(Tile):
-    def __init__(self) -> None:
+    def __init__(self, parts: int) -> None:
         super().__init__(AMX_LANES, AMX_LANES // LANES)
-        end = self.mul(self.granules("%k_size", PADDED), CHUNK)
-        a, b = (self._range(self.at(panel, end)) for panel in ("%a", "%b"))
-        self.raw = {"%a": a[2], "%b": b[2]}
-        conditions = [
-            self(f"arith.constant true {AMX_LINE}"),
-            self.compare("sge", self.add(a[0], b[0]), _LEAST),
-            self.compare("sle", self.add(a[1], b[1]), _MOST),
-            self.compare("eq", self.add(a[2], b[2]), 0),
-        ]
+        self.parts = parts
+        self.beside, self.whole = parts * PART, BESIDE * parts * PART
+        self.raw: dict[str, str] = {}
+        conditions = [self(f"arith.constant true {AMX_LINE}")]
+        if parts > 1:
+            end = self.mul(self.granules("%k_size", PADDED), self.whole)
+            a, b = (self._range(self.at(panel, end)) for panel in ("%a", "%b"))
+            self.raw = {"%a": a[2], "%b": b[2]}
+            conditions += [
+                self.compare("sge", self.add(a[0], b[0]), _LEAST),
+                self.compare("sle", self.add(a[1], b[1]), _MOST),
+                self.compare("eq", self.add(a[2], b[2]), 0),
+            ]
         self.branch(self.all(*conditions), self._by_tiles, self._by_multiply_adds)
 
     def _range(self, at: str) -> list[str]:
@@ -102,19 +110,19 @@ class _AmxTile(Tile):
 
         def chunk(k: str) -> None:
             number = self.binary("divui", k, PADDED)
-            offset = self.mul(number, CHUNK)
+            offset = self.mul(number, self.whole)
             for ahead in range(_FETCHED):
                 row = self.at("%c", self.mul("%row", self.add(self.mul(number, _FETCHED), ahead)))
                 for n in range(self.vectors):
                     self.prefetch(self.at(row, n * ROW), write=True)
             panels = {"a": (self.at("%a", offset), _A), "b": (self.at("%b", offset), _B)}
             held = {"a": -1, "b": -1}
-            for parts in _TERMS:
+            for parts in _TERMS[self.parts]:
                 for side, part in zip("ab", parts):
                     if held[side] != part:
                         panel, registers = panels[side]
                         for n, register in enumerate(registers):
-                            at = self.at(panel, n * TILE + part * PART)
+                            at = self.at(panel, n * self.beside + part * PART)
                             _amx(self, "tileloadd64", register, at, self.i64(ROW))
                         held[side] = part
                 for accumulator in _SUMS:
@@ -165,9 +173,9 @@ class _AmxTile(Tile):
         )
 
         def chunk(k: str) -> None:
-            offset = self.mul(self.binary("divui", k, PADDED), CHUNK)
-            self._whole("%a", self.at("%a", offset), a, True)
-            self._whole("%b", self.at("%b", offset), b, False)
+            offset = self.mul(self.binary("divui", k, PADDED), self.whole)
+            self._values("%a", self.at("%a", offset), a, True)
+            self._values("%b", self.at("%b", offset), b, False)
 
             def rows(i: str) -> None:
                 sums = [
@@ -197,24 +205,29 @@ class _AmxTile(Tile):
         self.repeat(0, "%k_size", PADDED, chunk)
         self.finish_held()
 
-    def _whole(self, panel: str, source: str, to: str, rows_are_lanes: bool) -> None:
+    def _values(self, panel: str, source: str, to: str, rows_are_lanes: bool) -> None:
         """Write 32 elements of K of a panel's 32 lanes as float32 values, put together from their parts.
 
         rows_are_lanes: as A, whose rows are lanes; otherwise rows are positions of K.
         """
         sixteen, high = self.const(16, WORDS), self.const(-65536, WORDS)
-        raw = self.compare("ne", self.raw[panel], 0)
+        raw = self.compare("ne", self.raw[panel], 0) if self.raw else ""
 
         def row(n: str) -> None:
             tile, i = self.split(n, self.i64(LANES))
-            at = self.at(source, self.add(self.mul(tile, TILE), self.mul(i, ROW)))
-            parts = [self.read(self.at(at, p * PART), WORDS, ROW, None) for p in range(PARTS)]
+            at = self.at(source, self.add(self.mul(tile, self.beside), self.mul(i, ROW)))
+            parts = [self.read(self.at(at, p * PART), WORDS, ROW, None) for p in range(self.parts)]
             lows = [self._float(self(f"arith.shli {x}, {sixteen} : {WORDS}")) for x in parts]
             highs = [self._float(self(f"arith.andi {x}, {high} : {WORDS}")) for x in parts]
             made = []
-            for given, values in zip((parts[0], parts[1]), (lows, highs)):
-                total = self.plus(self.plus(values[2], values[1]), values[0])
-                made.append(self(f"arith.select {raw}, {self._float(given)}, {total} : {VECTOR}"))
+            for part, values in enumerate((lows, highs)):
+                total = values[-1]
+                for x in reversed(values[:-1]):
+                    total = self.plus(total, x)
+                if raw:
+                    given = self._float(parts[part])
+                    total = self(f"arith.select {raw}, {given}, {total} : {VECTOR}")
+                made.append(total)
             line = AMX_LANES * ITEM
             if rows_are_lanes:
                 first = self.at(to, self.mul(n, line))
