@@ -21,6 +21,10 @@ MAX_DIGITS = 1000
 MAX_RANK = 1000
 #: tokens of one alias, expanded
 MAX_EXPANDED = 1 << 22
+#: escaped characters of one text: for each, the search for the end of its string takes 100 bytes
+MAX_ESCAPES = 1 << 22
+#: a string without its end, as a regular expression: characters of one kind are one step
+STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*'
 
 _OPENING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _CLOSING = frozenset(_OPENING.values())
@@ -28,7 +32,8 @@ _OPERATORS = frozenset(("+", "-", "*", "mod", "floordiv", "ceildiv"))
 # Each takes linear time: it begins where a run of its characters does, and what has no end matches, too.
 #: strings and comments (which hold anything), arrows, numbers, names, operators, brackets
 _TOKEN = re.compile(
-    r'"(?:[^"\\\n]|\\.)*"?|//[^\n]*|->|[#!]\w[\w.$]*(?:[ \t]*=(?!=))?|[A-Za-z_$][\w$]*|\d\w*|[-+*,()\[\]{}<>]'
+    STRING
+    + r'"?|//[^\n]*|->|[#!]\w[\w.$]*(?:[ \t]*=(?!=))?|[A-Za-z_$][\w$]*|\d\w*|[-+*,()\[\]{}<>]'
 )
 _LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{MAX_DIGITS + 1}}}|0x[0-9a-fA-F]{{{MAX_DIGITS + 1}}}")
 _SHAPE = re.compile(r"(?<![\d?*\[\]])(?:[\d?*\[\]]+[ \t]*x[ \t]*)+")
@@ -36,7 +41,7 @@ _SHAPE = re.compile(r"(?<![\d?*\[\]])(?:[\d?*\[\]]+[ \t]*x[ \t]*)+")
 _RESULT = re.compile(r"%[\w.$-]+[#:]\d{7}")
 #: a byte of a string beyond ASCII, written in hexadecimal
 _HIGH_BYTE = re.compile(r"\\[89a-fA-F][0-9a-fA-F]")
-_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"?')
+_STRING = re.compile(STRING + '"?')
 _CHARACTER = re.compile(r"\\([0-9a-fA-F]{2})|\\?.", re.DOTALL)
 #: what ends the definition of an alias: the words that an op may begin with, or its name in quotes
 _OPS = frozenset(("module", "func", "builtin"))
@@ -51,6 +56,9 @@ def problem(text: str) -> tuple[str, int, int] | None:
     """The first violation of a limit in a text, as a message, line and column; None if there is none."""
     if len(text) > MAX_BYTES:
         return f"the text has {len(text):,} characters, more than {MAX_BYTES:,}", 1, 1
+    if text.count("\\") > MAX_ESCAPES:
+        at = text.find("\\")
+        return f"the text has more than {MAX_ESCAPES:,} escaped characters", *_position(text, at)
     if text.count("x") > MAX_RANK:
         for shape in _SHAPE.finditer(text):
             if shape.end() - shape.start() > MAX_RANK and shape.group().count("x") > MAX_RANK:

@@ -215,6 +215,8 @@ class Graph(Attributes, Inspection, OneFlowMethods, Programs, RuntimeState, Shar
                 the line.
             GraphError: the graph is not set up, or is called in `build()` of a graph.
         """
+        if torch.compiler.is_dynamo_compiling():
+            return _outside_of_dynamo(self, args, kwargs)
         state: GraphState | None = self.__dict__.get("_state")
         if is_transformed():
             table = None if state is None else state.table
@@ -386,3 +388,10 @@ class Graph(Attributes, Inspection, OneFlowMethods, Programs, RuntimeState, Shar
 
 #: names that an author's attributes cannot have
 Graph._own_names = own_names(Graph)
+
+
+def _outside_of_dynamo(graph: Graph, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A graph's call in a function that TorchDynamo traces: it splits the function here, and the graph runs its own
+    program."""
+    call = torch._dynamo.disable(Graph.__call__, reason="a graph of gflow is a program of its own")  # type: ignore[no-untyped-call]
+    return call(graph, *args, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,18 @@ def there_and_back(module: ir.Module) -> str:
     assert located.operation.get_asm() == text
     assert locations(located) == locations(module)
     return shown
+
+
+def test_a_long_string_takes_no_more_memory_than_its_text() -> None:
+    """It took 115 bytes a character."""
+    text = f'module attributes {{a = "{"a" * 1_000_000}"}} {{}}'
+    tracemalloc.start()
+    try:
+        assert limits.problem(text) is None
+        assert not is_assembly(text)
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(text)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("folder", sorted({f.parent.name for f in FILES}))

@@ -376,3 +376,36 @@ def test_factors_of_transposed_matrices(function: Callable[..., Any]) -> None:
     torch.compile(function, backend="gflow")(ours).backward()
     function(theirs).backward()
     torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("how", [compiled, gflow.compile])
+def test_a_graph_inside_of_a_compiled_function(how: Any) -> None:
+    """It runs its own program: TorchDynamo traced into gflow before, an internal error."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    other = copy.deepcopy(model)
+
+    class Step(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.add_optimizer(torch.optim.SGD(model.parameters(), 0.1))
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            loss = self.model(x).square().sum()
+            loss.backward()
+            return loss
+
+    step, optimizer = Step(), torch.optim.SGD(other.parameters(), 0.1)
+
+    def eager(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = other(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    call = how(lambda x: step(x + 1) * 2)
+    for n in range(3):
+        x = torch.full((2, 3), n / 4)
+        torch.testing.assert_close(call(x), eager(x + 1) * 2)
+    torch.testing.assert_close(model.state_dict(), other.state_dict())

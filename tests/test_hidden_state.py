@@ -4,6 +4,7 @@ settings of the process; and what an optimizer's step reads outside of the optim
 from __future__ import annotations
 
 import array
+import asyncio
 import collections
 import concurrent.futures
 import configparser
@@ -784,6 +785,14 @@ def _changing() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Calla
 
     coroutine = counting()
     coroutine.send(None)
+    decimal.getcontext().clear_flags()
+    shaped, folder = np.ones(6), tempfile.TemporaryDirectory()
+
+    def reshape(array: np.ndarray[Any, Any]) -> None:
+        array.shape = (3, 2) if array.ndim == 1 else 6
+
+    async def awaited() -> None:
+        grown.append(3)
 
     def precise() -> int:
         decimals.prec += 1
@@ -826,6 +835,26 @@ def _changing() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Calla
         "sys.path": (
             lambda x: (sys.path.append("nowhere"), x)[1],
             lambda: [len(sys.path), sys.path.__delitem__(slice(before, None))][0] - before,
+        ),
+        "sys.modules": (
+            lambda x: (sys.modules.__setitem__("nowhere", types.ModuleType("nowhere")), x)[1],
+            lambda: [sys.modules.pop("nowhere", None) is not None],
+        ),
+        "flags of decimals": (
+            lambda x: (decimal.Decimal(1) / 3, x)[1],
+            lambda: [decimal.getcontext().flags[decimal.Inexact]],
+        ),
+        "shape of an array": (
+            lambda x: (reshape(shaped), x)[1],
+            lambda: shaped.shape,
+        ),
+        "directories": (
+            lambda x: (tempfile.mkdtemp(dir=folder.name), x)[1],
+            lambda: len([*Path(folder.name).iterdir()]),
+        ),
+        "coroutine that is run": (
+            lambda x: (asyncio.run(awaited()), x)[1],
+            lambda: grown,
         ),
         "file in memory": (lambda x: (text_file.write("a"), x)[1], text_file.getvalue),
         "what a file in memory gives": (lambda x: x * byte_file.read(1)[0], byte_file.tell),

@@ -135,6 +135,7 @@ def test_wrong_command_lines(tool: Tool, args: list[str], message: str) -> None:
         (b'module attributes {a = "\\E2\\82\\AC"} {}', ""),
         (b'module attributes {a = "\\E2\\82"} {}', "<stdin>:1:24: error: a string is not UTF-8"),
         (b'module @"\\FF" {}', "a string is not UTF-8"),
+        (b'module @"' + b"\\22" * 4_194_305 + b'" {}', "1:10: error: the text has more than 4,194,304 escaped"),
         (b"func.func @f(%x: tensor<4xf32>) {\n  %0 = gflow.abs %x : tensor<4xf32>", "<stdin>:2:"),
         (b"func @f(%x: 4xf32) {\n  %0 = gflow.abz %x : 4xf32", "<stdin>:2:1: error: unknown op gflow.abz; did you mean gflow.abs?"),
         (b"\0\0\0", ""),

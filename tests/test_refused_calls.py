@@ -51,6 +51,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "index_fill by floats": lambda: X.index_fill(0, AT.float(), 1.0),
     "index_select by bytes": lambda: X.index_select(0, AT.to(torch.uint8)),
     "index_put of another dtype": lambda: X.index_put((AT,), X[0].double()),
+    "index_put without an index": lambda: X.index_put((), X[:1], True),
     "put by int32": lambda: X.put(INT32, X[0, :2]),
     "weights of another dtype": lambda: F.nll_loss(X, torch.tensor([0, 1, 2]), X[0].double()),
     "labels of another dtype": lambda: F.multi_margin_loss(X, torch.tensor([0, 1, 2]).int()),

@@ -23,6 +23,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from gflow.dialects.limits import STRING
 from gflow.dialects.mlir import ir
 
 #: where compilation from Python writes reproducers, if set
@@ -89,7 +90,7 @@ def writer_for(name: str, directory: str = "") -> Writer | None:
     return Writer(path)
 
 
-_PIPELINE = re.compile(r'\bpipeline\s*:\s*"((?:[^"\\\n]|\\.)*)"')
+_PIPELINE = re.compile(rf'\bpipeline\s*:\s*({STRING})"')
 _VERIFY_EACH = re.compile(r"\bverify_each\s*:\s*(true|false)")
 
 
@@ -105,7 +106,7 @@ def read(text: str) -> Reproducer:
         raise ReproducerError("the input holds no reproducer: no 'mlir_reproducer' with a pipeline")
     verify_each = _VERIFY_EACH.search(text, start)
     return Reproducer(
-        _unquoted(pipeline.group(1)), verify_each is None or verify_each.group(1) == "true"
+        _unquoted(pipeline.group(1)[1:]), verify_each is None or verify_each.group(1) == "true"
     )
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 
+from ..limits import STRING
 from ..opdef import OpDef
 from .scan import ScanError, split_list
 
-_KEY = re.compile(r'([A-Za-z_][\w$.]*|"(?:[^"\\\n]|\\.)*")\s*(?:=\s*)?')
+_KEY = re.compile(rf'([A-Za-z_][\w$.]*|{STRING}")\s*(?:=\s*)?')
 _ARRAY = re.compile(r"array<i64(?:: ([-\d, ]+))?>\Z")
 _NUMBER = {"i64": re.compile(r"-?\d+\Z"), "f64": re.compile(r"-?\d+\.\d*(?:[eE][-+]?\d+)?\Z")}
 _INTEGERS = re.compile(r"-?\d+(?:, *-?\d+)*\Z")

@@ -22,7 +22,7 @@ _STATEMENT = re.compile(
     r'^[ \t]*(?:(%[^"=\n]*)=[ \t]*)?gflow\.(\w+)(?![\w.]|[ \t]*=)', re.MULTILINE
 )
 _FUNCTION = re.compile(r"^[ \t]*func[ \t]+@", re.MULTILINE)
-_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*"?)|//.*')
+_COMMENT = re.compile(rf'({limits.STRING}"?)|//.*')
 
 
 _TOO_LONG = f"the generic form up to here has more than {limits.MAX_BYTES:,} characters"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
+from ..limits import STRING
+
 _CLOSER = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _CLOSING = frozenset(_CLOSER.values())
 #: what decides where a group ends: strings, arrows, comparisons and brackets. A string without an end ends with the
 #: line: looked for from each of its quotes, its end would take quadratic time
-_MARK = re.compile(r'"(?:[^"\\\n]|\\.)*"?|->|>=|<=|[()\[\]{}<>]')
-_MARK_OR_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*"?|->|>=|<=|[()\[\]{}<>,]')
+_MARK = re.compile(STRING + r'"?|->|>=|<=|[()\[\]{}<>]')
+_MARK_OR_COMMA = re.compile(STRING + r'"?|->|>=|<=|[()\[\]{}<>,]')
 
 
 class ScanError(ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from inspect import CO_COROUTINE
 from typing import Any
 
 import torch
@@ -94,6 +95,16 @@ class Reading:
         if self.live or always:
             put_back(self.before.found, self.before.names)
 
+    def _untraced(self) -> str:
+        """What TorchDynamo would do with code of a kind that it does not support; "" if there is none."""
+        if self.before.finalized:
+            return f"leave out __del__ of {self.before.finalized[0]}"
+        codes = [*self.before.codes, *self.frames.codes]
+        started = [c for c in codes if c.co_flags & CO_COROUTINE and is_user_code(c)]
+        return (
+            f"call {started[0].co_name}, a coroutine function, without a result" if started else ""
+        )
+
     def _home(self, called: tuple[str, int]) -> tuple[str, int]:
         """The location of `build()`; that of its caller, if it belongs to a library."""
         code = getattr(self.build, "__code__", None)
@@ -114,8 +125,7 @@ class Reading:
         lose_arguments(self.graph, self.name, trace.rearranged, home, self.live)
         lose_settings(self.graph, self.name, trace.passing, home, self.live)
         if self.live:
-            finalized = self.before.finalized
-            refuse_changes(self.name, before, self.reached.lost, codes, home, finalized)
+            refuse_changes(self.name, before, self.reached.lost, codes, home, self._untraced())
         warn_of_changes(self.graph, self.name, before, self.reached, codes, home)
         after = Reads(self.frames.codes).walk(self.roots)
         cleared = [path for path, cached in after.cached if give_up_traced(cached)]

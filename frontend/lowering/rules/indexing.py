@@ -245,8 +245,8 @@ def index_put(
         return em.select(mask, em.broadcast(values.reshape(()), x.shape), x)
     if not accumulate and len(masks) == 1 and x.dtype not in NO_KERNELS:
         return _put_along(em, x, indices, values)
-    if not accumulate or x.dtype == "i1":
-        raise Unsupported("index_put without accumulation")
+    if not masks or not accumulate or x.dtype == "i1":
+        raise Unsupported("index_put without accumulation, or without an index")
     merged, linear, first, order = _merged(em, x, indices)
     shape = (*merged.shape[:first], *linear.shape, *merged.shape[first + 1 :])
     source = em.broadcast(values, shape).compute()

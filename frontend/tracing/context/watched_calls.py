@@ -66,9 +66,11 @@ _STATE = {"seed", "getstate", "setstate", "get_state", "set_state"}
 #: modules of the standard library that read files or random numbers internally
 _FOR_THEMSELVES = {
     "ctypes", "encodings", "gettext", "importlib", "inspect", "linecache", "locale", "logging", "multiprocessing",
-    "pkgutil", "platform", "pydoc", "sysconfig", "tempfile", "threading", "tokenize", "traceback", "unittest",
-    "warnings", "zoneinfo",
+    "pkgutil", "platform", "pydoc", "sysconfig", "threading", "tokenize", "traceback", "unittest", "warnings",
+    "zoneinfo",
 }  # fmt: skip
+#: functions of the standard library that open files to find something out
+_PROBES = {"_get_default_tempdir"}
 
 
 _LOGGING = logging.Logger.handle.__code__.co_filename
@@ -255,6 +257,8 @@ def _is_asked_by_user(frame: FrameType | None, through: bool) -> bool:
     while frame is not None and (owner := owner_of(frame.f_code.co_filename)) != "user":
         module = str(frame.f_globals.get("__name__")).partition(".")[0]
         if not through or owner != "standard" or module in _FOR_THEMSELVES:
+            return False
+        if frame.f_code.co_name in _PROBES:
             return False
         frame = frame.f_back
     asking = frame

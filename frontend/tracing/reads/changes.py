@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -132,12 +132,12 @@ def refuse_changes(
     lost: Iterable[str],
     codes: Iterable[CodeType],
     home: tuple[str, int],
-    finalized: Sequence[str] = (),
+    untraced: str = "",
 ) -> None:
     """Check that `build()` has changed nothing that it or other code may read.
 
     Args:
-        finalized: names of classes with `__del__` that it may have created.
+        untraced: what TorchDynamo would do with its code, if it does not support it.
         lost: places where it has put tensors.
         home: the location of `build()`.
 
@@ -152,8 +152,7 @@ def refuse_changes(
         file, line = _place(path, codes, home)
         error = StateChangedError(f"{file}:{line}: {name} changes {path} ({what}) at each call")
         error.hidden = next(filter(None, [_hidden(r) for r in before if r.path in changes]), "")
-        if finalized and not error.hidden:
-            error.hidden = f"leave out __del__ of {finalized[0]}"
+        error.hidden = error.hidden or untraced
         raise error
 
 

@@ -88,6 +88,13 @@ def settings(names: Iterable[str], changed: Collection[str] = ()) -> Iterator[_S
         yield "decimal.getcontext()", _decimals, functools.partial(_put_decimals, held)
     if not {"simplefilter", "filterwarnings", "resetwarnings"}.isdisjoint(changed):
         yield "warnings.filters", _filters, functools.partial(_put_filters, list(warnings.filters))
+    if not {"decimal", "Decimal", "getcontext"}.isdisjoint(changed):
+        put_flags = functools.partial(_put_flags, _flags())
+        yield "decimal.getcontext().flags", _flags, put_flags
+    if "modules" in changed:
+        known = dict(sys.modules)
+        entries = functools.partial(_entries, known)
+        yield "sys.modules", entries, functools.partial(_put_entries, known)
     if "disable" in changed:
         yield "logging.disable", _disabled, functools.partial(logging.disable, _disabled())
     if not {"environ", "getenv"}.isdisjoint(names):
@@ -112,6 +119,36 @@ def _decimals(of: decimal.Context | None = None) -> str:
     context = (of or decimal.getcontext()).copy()
     context.clear_flags()
     return repr(context)
+
+
+def _flags() -> tuple[str, ...]:
+    return tuple(kind.__name__ for kind, on in decimal.getcontext().flags.items() if on)
+
+
+def _put_flags(held: tuple[str, ...]) -> None:
+    flags = decimal.getcontext().flags
+    for kind in flags:
+        flags[kind] = kind.__name__ in held
+
+
+def _entries(known: dict[str, Any]) -> tuple[tuple[str, int], ...]:
+    """The entries of `sys.modules` that no import makes: others than the known ones under their names, and modules
+    without a specification."""
+    now = sys.modules
+    found = [name for name, module in known.items() if now.get(name) is not module]
+    found += [
+        name for name, module in now.items()
+        if name not in known and "." not in name and getattr(module, "__spec__", None) is None
+    ]  # fmt: skip
+    return tuple((name, id(now.get(name))) for name in found)
+
+
+def _put_entries(known: dict[str, Any]) -> None:
+    for name, _ in _entries(known):
+        if name in known:
+            sys.modules[name] = known[name]
+        else:
+            del sys.modules[name]
 
 
 def _environment() -> tuple[Any, ...]:
@@ -255,6 +292,11 @@ def _put_environment(held: dict[str, str]) -> None:
 
 def _put_array(held: Any, before: Any) -> None:
     held.flags.writeable = True
+    if held.nbytes != before.nbytes:
+        held.resize(before.shape, refcheck=False)
+    for name in ("dtype", "shape"):  # setting one makes numpy look whether it can
+        if getattr(held, name) != getattr(before, name):
+            setattr(held, name, getattr(before, name))
     held[...] = before
 
 

@@ -45,7 +45,10 @@ def _indexed(place: int, dtypes: tuple[torch.dtype, ...], *same: int) -> _Check:
     """A check that the index at `place` has one of `dtypes`, and that the tensors at `same` have one dtype."""
 
     def check(args: tuple[Any, ...]) -> str | None:
-        found = [i for i in _tensors(args[place]) if i.dtype not in dtypes]
+        indices = _tensors(args[place])
+        if not indices:
+            return "takes a tensor of indices for at least one dimension; use add_() or copy_()"
+        found = [i for i in indices if i.dtype not in dtypes]
         if not found:
             return _agree(*same)(args)
         names = " or ".join(map(_name, dtypes))
