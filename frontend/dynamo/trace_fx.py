@@ -37,6 +37,8 @@ _FROM_START = (
 )
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^L\['(?P<name>\w+)'\]\.?")
+#: how AOTAutograd's descriptions of the values that a forward saves begin
+_SAVED = "SavedForBackwards"
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: exclusive upper bound of dimensions of the IR, including stand-ins
 _LARGE = 1 << 62
@@ -62,6 +64,7 @@ class FxTrace:
             `NumberOutput`, or a plain value; integers may depend on the trace's dynamic dimension.
         sizes: the indices of the inputs that hold the trace's dynamic dimension, or both.
         numbers: inputs that are computed from integers among the graph's arguments.
+        saved: results of the trace that only the backward reads.
     """
 
     trace: Trace
@@ -69,6 +72,7 @@ class FxTrace:
     results: list[Any] = field(default_factory=list)
     sizes: tuple[int, ...] = ()
     numbers: dict[int, Counted] = field(default_factory=dict)
+    saved: frozenset[int] = frozenset()
 
 
 @record
@@ -388,6 +392,15 @@ class _Converter:
             raise Untraceable("a graph whose output is no tuple")
         self._find_bases(outputs)
         self.found.results = [self._result(out) for out in outputs]
+        kinds = [type(desc).__name__.startswith(_SAVED) for desc in node.meta.get("desc", ())]
+        places = [
+            (o.index, saved)
+            for o, saved in zip(self.found.results, kinds)
+            if isinstance(o, (ResultOutput, ResultView))
+        ]
+        self.found.saved = frozenset(
+            {i for i, _ in places} - {i for i, saved in places if not saved}
+        )
 
     def _find_bases(self, outputs: Sequence[Any]) -> None:
         """Find, for outputs that share storage with each other or with the new value of an argument, the node that
