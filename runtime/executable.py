@@ -44,7 +44,7 @@ from .engines.handed import handed_over
 from .engines.step import EngineCall, Model
 from .frames import Frame
 from .interrupts import HalfDone, held
-from .results import ResultPool
+from .results import Buffer
 from .sizes import check
 from .steps.aten_step import AtenCall
 from .steps.host_step import HostStep
@@ -114,8 +114,10 @@ class Executable:
         self._compiled: dict[int, Model] = {}  # steps of other engines, for all sizes
         self._frames: OrderedDict[N, Frame] = OrderedDict()
         self._pooled: OrderedDict[N, Frame] = OrderedDict()  # those with result buffers
-        #: the buffers of results whose shape is the same for all sizes
-        self._shared: dict[tuple[int, bool], ResultPool] = {}
+        #: results that only another program reads: a buffer of the largest size serves all sizes
+        self.inner: frozenset[int] = frozenset()
+        #: the buffers of inner results, and of results whose shape is the same for all sizes
+        self._shared: dict[tuple[int, bool], list[Buffer]] = {}
         self._bound = True  # whether the addresses that were set are consistent
         self._frame = self._new_frame(0 if program.size is None else program.size.lowest)
         self._graph = device.graph(self, graphs)
@@ -160,7 +162,7 @@ class Executable:
 
     def _have_buffers(self, frame: Frame, inference: bool) -> None:
         """Give the frame buffers for its results; the least recently used frames' buffers are dropped."""
-        frame.make_pools(self._kept_results, self.device.where, inference, self._shared)
+        frame.make_pools(self._kept_results, self.device.where, inference, self._shared, self.inner)
         self._pooled[frame.n] = frame
         allowed = max(_SMALL, 2 * frame.result_bytes)
         held = sum(f.result_bytes for f in self._pooled.values())

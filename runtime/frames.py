@@ -16,7 +16,7 @@ from gflow.dialects.extents import N
 from gflow.dialects.program import Program, Step, TensorRef
 
 from .device import Code, Part
-from .results import ResultPool
+from .results import Buffer, ResultPool
 from .sizes import fixed
 from .steps.host_step import HostStep
 from .tensors import DTYPES, addresses_of, view_bytes, view_tensor
@@ -77,10 +77,7 @@ class Frame:
             for i, _, _ in self._fresh
             if all(type(s) is int for s in program.results[i].type.shape)
         }
-        #: of the buffers that other frames do not share
-        self.result_bytes = sum(
-            dtype.itemsize * prod(shape) for i, shape, dtype in self._fresh if i not in self._fixed
-        )
+        self.result_bytes = 0  # of the buffers that other frames do not share
         self._numbers: dict[
             int, _Numbers
         ] = {}  # addresses of the program's own places, which do not move
@@ -107,23 +104,26 @@ class Frame:
         kept: int,
         where: torch.device,
         inference: bool,
-        shared: dict[tuple[int, bool], ResultPool],
+        shared: dict[tuple[int, bool], list[Buffer]],
+        inner: frozenset[int],
     ) -> None:
         """Create buffers for the results.
 
         Args:
             kept: how many buffers of each result are reused.
             inference: whether they are made in inference mode; autograd cannot save such tensors.
-            shared: those of results whose shape is the same in all frames, by the result's number and `inference`.
+            shared: the buffers that all frames use, by the result's number and `inference`: of results whose shape is
+                the same in all frames, and of inner ones.
+            inner: results that may have larger storages than they need.
         """
-        self.inference, self.pools = inference, []
+        self.inference, self.pools, self.result_bytes = inference, [], 0
         for i, shape, dtype in self._fresh:
-            pool = shared.get((i, inference)) if i in self._fixed else None
-            if pool is None:
-                pool = ResultPool(shape, dtype, kept, where)
-                if i in self._fixed:
-                    shared[i, inference] = pool
-            self.pools.append((i, pool))
+            buffers: list[Buffer] = []
+            if i in self._fixed or i in inner:
+                buffers = shared.setdefault((i, inference), buffers)
+            else:
+                self.result_bytes += dtype.itemsize * prod(shape)
+            self.pools.append((i, ResultPool(shape, dtype, kept, where, buffers)))
 
     # -- addresses
 

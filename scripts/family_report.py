@@ -12,6 +12,7 @@ Seconds are of processor time, of one thread.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import multiprocessing
@@ -88,7 +89,12 @@ def train(model: torch.nn.Module, call: Callable[..., Any], inputs: dict[str, An
 
 
 def seconds_of(call: Callable[[], Any]) -> float:
-    """Mean seconds of processor time of a call, over a fifth of a second: under a timer, the clock ticks slowly."""
+    """Mean seconds of processor time of a call, over a fifth of a second: under a timer, the clock ticks slowly.
+
+    The garbage of earlier work (a compilation's) is collected before: a full collection takes as long as ten calls.
+    """
+    call()
+    gc.collect()
     start, times = time.process_time(), 0
     while times < 5 or time.process_time() - start < 0.2:
         call()

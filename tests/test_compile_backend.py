@@ -93,6 +93,25 @@ def test_channels_last_keeps_its_strides() -> None:
     check_step(model, lambda: torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_result_keeps_the_gaps_of_its_own_memory(dynamic: bool) -> None:
+    """As in eager; a part of a larger tensor is returned without the rest of that tensor."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = torch.empty_strided(x.shape, (1, 3 * x.shape[0]))
+        made.copy_(x.sin())
+        return made, made * 2, x.exp()[:, :2]
+
+    fast = compiled(function, dynamic=dynamic)
+    for n in (4, 5, 7):
+        x = torch.rand(n, 3, requires_grad=True)
+        found, expected = fast(x), function(x)
+        torch.testing.assert_close(found, expected)
+        assert [y.stride() for y in found[:2]] == [y.stride() for y in expected[:2]]
+        gradients = [torch.autograd.grad([y.sum() for y in of], x) for of in (found, expected)]
+        torch.testing.assert_close(*gradients)
+
+
 @pytest.mark.parametrize("grad", [True, False])
 def test_results_in_other_orders_can_be_updated(grad: bool) -> None:
     """They are no views, which autograd would not let the caller update."""

@@ -69,6 +69,43 @@ def test_buffers_of_results_do_not_add_up_over_sizes(monkeypatch: pytest.MonkeyP
     assert sum(bool(f.pools) for f in run._frames.values()) == len(run._pooled)
 
 
+@pytest.mark.parametrize("way", ["gflow.compile", "torch.compile"])
+def test_saved_values_of_all_sizes_share_a_buffer(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """It grows to the largest size. Results of the caller's have storages of their own size."""
+    runs = list[executable.Executable]()
+    made = executable.Executable.__init__
+
+    def noted(self: executable.Executable, *args: object, **more: object) -> None:
+        made(self, *args, **more)  # type: ignore[arg-type]
+        runs.append(self)
+
+    monkeypatch.setattr(executable.Executable, "__init__", noted)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Sigmoid()
+    )
+    compiled = (
+        gflow.compile(model)
+        if way == "gflow.compile"
+        else torch.compile(model, backend="gflow", dynamic=True)
+    )
+
+    def gradient(run: object, *xs: Tensor) -> list[Tensor]:
+        results = [run(x) for x in xs]  # type: ignore[operator]
+        assert all(r.untyped_storage().nbytes() == r.nbytes for r in results)
+        return [*torch.autograd.grad(sum(r.square().sum() for r in results), model.parameters())]
+
+    for n in (3, 5, 4, 40, 9, 33, 40):
+        x, other = torch.randn(n, 8), torch.randn(2 * n, 8)
+        torch.testing.assert_close(gradient(compiled, x, other), gradient(model, x, other))
+    shared = [run for run in runs if run.inner and run.program.size is not None]
+    assert shared
+    for run in shared:
+        for (i, _), buffers in run._shared.items():
+            assert i not in run.inner or sum(b[1].nbytes() for b in buffers) <= 4 * 8 * (40 + 80)
+
+
 def test_a_call_that_was_given_up_leaves_no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, w = Attend(), torch.randn(8, 8)
     graph(largest(), w)

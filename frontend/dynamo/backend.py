@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
-from gflow.call.plans.cache import use_arena
+from gflow.call.plans.cache import share_buffers, use_arena
 from gflow.execution.executor import compile_trace
 from gflow.lowering.dtypes import LoweringError, Unsupported
 from gflow.runtime.arena import Arena
@@ -228,6 +228,7 @@ def _way_out(error: Exception) -> str:
 def _load(found: FxTrace, options: CompileOptions, arena: Arena) -> FxProgram:
     compiled = compile_trace(found.trace, replace(options, timing={}))
     use_arena(compiled.run, arena)
+    share_buffers(compiled.run, found.saved)
     return FxProgram(found, compiled)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -89,6 +90,8 @@ class FxProgram:
         outputs = [
             type(o)(o.index, at_size(o.shape, k), at_size(o.strides, k), at_size(o.offset, k))
             if isinstance(o, (ResultView, ArgumentView))
+            else replace(o, gaps=at_size(o.gaps, k))
+            if isinstance(o, ResultOutput)
             else o.formula(k)
             if isinstance(o, NumberOutput)
             else at_size(o, k)
@@ -100,7 +103,7 @@ class FxProgram:
         behind = start + len(self.found.arguments)
         taken, constants, made = list[int](), list[Any](), list[tuple[int, Any]]()
         for at, o in enumerate(outputs):
-            if isinstance(o, ResultOutput) and o.order is None:
+            if isinstance(o, ResultOutput) and o.order is None and o.gaps is None:
                 taken.append(o.index)
             elif isinstance(o, ArgumentOutput):
                 taken.append(start + o.index)
@@ -219,6 +222,8 @@ class FxProgram:
 
     def _output(self, out: Any, given: list[Any], results: list[torch.Tensor]) -> Any:
         if isinstance(out, ResultOutput):
+            if out.gaps is not None:
+                return with_strides(results[out.index], out.gaps)
             assert out.order is not None
             # `data`, so that it is no view for autograd: the caller may update it
             return results[out.index].permute(out.order).data

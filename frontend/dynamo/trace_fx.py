@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from gflow.dialects.extents import STAND_INS, N, Symbol
 from gflow.dialects.records import record
+from gflow.dialects.types import share_memory
 from gflow.tracing.data.sizes import Fixed
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
@@ -37,6 +39,8 @@ _FROM_START = (
 )
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^L\['(?P<name>\w+)'\]\.?")
+#: how AOTAutograd's descriptions of the values that a forward saves begin
+_SAVED = "SavedForBackwards"
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: exclusive upper bound of dimensions of the IR, including stand-ins
 _LARGE = 1 << 62
@@ -62,6 +66,7 @@ class FxTrace:
             `NumberOutput`, or a plain value; integers may depend on the trace's dynamic dimension.
         sizes: the indices of the inputs that hold the trace's dynamic dimension, or both.
         numbers: inputs that are computed from integers among the graph's arguments.
+        saved: results of the trace that only the backward reads.
     """
 
     trace: Trace
@@ -69,6 +74,7 @@ class FxTrace:
     results: list[Any] = field(default_factory=list)
     sizes: tuple[int, ...] = ()
     numbers: dict[int, Counted] = field(default_factory=dict)
+    saved: frozenset[int] = frozenset()
 
 
 @record
@@ -80,10 +86,12 @@ class ArgumentOutput:
 
 @record
 class ResultOutput:
-    """An output that is result number `index` of the trace, with its dimensions permuted by `order`, if given."""
+    """An output that is result number `index` of the trace, with its dimensions permuted by `order`, or copied to
+    memory with `gaps`, if given. gaps: strides."""
 
     index: int
     order: tuple[int, ...] | None = None
+    gaps: tuple[int, ...] | None = None
 
 
 @record
@@ -388,6 +396,15 @@ class _Converter:
             raise Untraceable("a graph whose output is no tuple")
         self._find_bases(outputs)
         self.found.results = [self._result(out) for out in outputs]
+        kinds = [type(desc).__name__.startswith(_SAVED) for desc in node.meta.get("desc", ())]
+        places = [
+            (o.index, saved)
+            for o, saved in zip(self.found.results, kinds)
+            if isinstance(o, (ResultOutput, ResultView))
+        ]
+        self.found.saved = frozenset(
+            {i for i, _ in places} - {i for i, saved in places if not saved}
+        )
 
     def _find_bases(self, outputs: Sequence[Any]) -> None:
         """Find, for outputs that share storage with each other or with the new value of an argument, the node that
@@ -501,8 +518,10 @@ class _Converter:
     def _give(self, value: TraceValue, node: torch.fx.Node) -> ResultOutput:
         """Add a result to the trace. Results are row-major: of a result with another dense layout, the dimensions are
         returned in the order of memory, and the caller permutes them back."""
-        order = _memory_order(value.shape, self._strides_of(node))
+        strides = self._strides_of(node)
+        order = _memory_order(value.shape, strides)
         outputs = self.trace.outputs
+        gaps = strides if self._has_gaps(node) else None
         if order is not None:
             like = node.meta["val"].permute(order)
             permuted = self._value(like)
@@ -512,7 +531,18 @@ class _Converter:
             value = permuted
             order = tuple(order.index(d) for d in range(len(order)))
         outputs.append(TraceOutput(value, None, f"output.{len(outputs)}"))
-        return ResultOutput(len(outputs) - 1, order)
+        return ResultOutput(len(outputs) - 1, order, gaps)
+
+    def _has_gaps(self, node: torch.fx.Node) -> bool:
+        """Whether a node's tensor has memory of its own with gaps between elements (`empty_strided`), which its caller
+        may look at. A part of a larger tensor is returned without the rest."""
+        like = node.meta["val"]
+        shape, strides = self._sizes(like.shape), self._strides_of(node)
+        if math.prod(shape) >= _extent(shape, strides) or share_memory(shape, strides):
+            return False
+        nbytes = _extent(like.shape, like.stride()) * like.element_size()
+        whole = like.storage_offset() == 0, like.untyped_storage().nbytes() == nbytes
+        return all(map(statically_known_true, whole))
 
     # values
 
@@ -567,6 +597,11 @@ def _row_major(shape: Sequence[Any]) -> list[Any]:
         strides.append(step)
         step = step * (size if isinstance(size, torch.SymInt) else max(size, 1))
     return strides[::-1]
+
+
+def _extent(shape: Sequence[Any], strides: Sequence[Any]) -> Any:
+    """The number of elements from the first to the last in memory, if there are any."""
+    return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides))
 
 
 def _storage(node: torch.fx.Node) -> int:

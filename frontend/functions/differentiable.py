@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from gflow.call.dynamic.automatic import NoRange
 from gflow.call.first_step import FirstStep
-from gflow.call.plans.cache import use_arena
+from gflow.call.plans.cache import share_buffers, use_arena
 from gflow.call.plans.expected import describe_call
 from gflow.call.plans.plan import Plan
 from gflow.call.programs import is_refusal
@@ -73,6 +73,8 @@ class Pair(Plan):
             t for o in outputs if o.alias is not None and (t := self.arguments[o.alias]) is not None
         ]
         self.order = [leaf.index for leaf in divided.forward.out_leaves]
+        own, saved = self.order[: divided.results], self.order[divided.results :]
+        share_buffers(forward.run, {*saved}.difference(own))
 
     def results(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The results of the function, then the values that the backward needs."""

@@ -72,20 +72,22 @@ class Split:
         self._compiled: Callable[..., Any] | None = torch.compile(
             self._target, backend=backend, fullgraph=self._whole, dynamic=self._dynamic
         )
+        # All modules of PyTorch's own are one function to TorchDynamo, which limits its programs; and it takes it that
+        # modules without hooks have none later. Its `patch` takes 30 µs a call.
+        self._set: Callable[[], Callable[[], None]] = torch._dynamo.config._make_closure_patcher(
+            recompile_limit=_LIMIT,
+            accumulated_recompile_limit=_LIMIT,
+            skip_nnmodule_hook_guards=False,
+            suppress_errors=not self._whole,
+        )
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._compiled is None:
             return self._target(*args, **kwargs)
         if not self._methods.holds():
             self._compile()
-        # All modules of PyTorch's own are one function to TorchDynamo, which limits its programs; and it takes it that
-        # modules without hooks have none later.
-        with _settings(
-            recompile_limit=_LIMIT,
-            accumulated_recompile_limit=_LIMIT,
-            skip_nnmodule_hook_guards=False,
-            suppress_errors=not self._whole,
-        ):
+        restore = self._set()
+        try:
             if self._whole:
                 return self._compiled(*args, **kwargs)
             try:
@@ -95,6 +97,8 @@ class Split:
                 if _has_run(error):
                     raise
                 self.refused(error)
+        finally:
+            restore()
         self._compiled = None
         return self._target(*args, **kwargs)
 
@@ -136,20 +140,6 @@ def _guard_of_methods(target: Callable[..., Any]) -> StateGuard:
         or (r.kind == "hooks" and r.path.startswith(OF_ALL_MODULES))
     ]  # fmt: skip
     return StateGuard(found, (), [], lambda: None, lambda: 0)
-
-
-@contextmanager
-def _settings(**values: Any) -> Iterator[None]:
-    """Within, settings of TorchDynamo have these values. Its own `patch` makes a class at each call."""
-    config: Any = torch._dynamo.config
-    before = [(name, getattr(config, name)) for name in values]
-    try:
-        for name, value in values.items():
-            setattr(config, name, value)
-        yield
-    finally:
-        for name, value in before:
-            setattr(config, name, value)
 
 
 @contextmanager

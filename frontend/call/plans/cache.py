@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gflow.runtime.arena import Arena
@@ -158,6 +158,13 @@ def use_arena(run: Any, arena: Arena) -> None:
     """Run a plan's programs in `arena`."""
     for part in _executables(run):
         part.use_arena(arena)
+
+
+def share_buffers(run: Any, results: Collection[int]) -> None:
+    """Let calls of all sizes share the buffers of these results, which only another program of ours reads: a caller
+    would find storages larger than the tensors."""
+    if hasattr(run, "inner"):
+        run.inner = frozenset(results)
 
 
 def _close(run: Any) -> None:
