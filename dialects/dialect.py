@@ -14,7 +14,7 @@ from .opdef import OpDef, VerifyError
 from .ops import OPS
 from .ops.structure import ENGINE_YIELD
 from .types import forget_types
-from .verify import check
+from .verify import check, forget_accepted
 
 #: upstream dialects of what the compiler reads and writes; others are loaded where text that is parsed names them
 _UPSTREAM = ("builtin", "func")
@@ -131,6 +131,7 @@ def forget_contexts() -> None:
     """Empty the look-ups of types and attributes, which keep their contexts alive."""
     forget_types()
     forget_attributes()
+    forget_accepted()
 
 
 def make_context() -> ir.Context:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .aten.calls import AtenError, check_call
 from .attributes import read
 from .mlir import ir
@@ -10,9 +12,56 @@ from .ops import CONTRACTIONS
 from .ops.structure import ENGINE, ENGINE_YIELD
 from .types import try_tensor_type
 
+#: what the shape rules of ops have accepted: kind, types of operands and results, declared attributes. Most ops of a
+#: program are like one that was verified before
+_accepted: set[tuple[Any, ...]] = set()
+
+
+def forget_accepted() -> None:
+    """Empty the look-up: its entries keep the contexts of their types alive."""
+    _accepted.clear()
+
 
 def check(definition: OpDef, op: ir.Operation) -> None:
     """Raise VerifyError if `op` breaks the declaration of its kind."""
+    key = _key(definition, op)
+    if key is None:
+        _check_types(definition, op)
+    elif key not in _accepted:
+        _check_types(definition, op)
+        if len(_accepted) > 100_000:
+            _accepted.clear()
+        _accepted.add(key)
+    if definition.regions:
+        _check_region(op)
+    if definition.name == "fused":
+        _check_fused(op)
+    elif definition.name == "aten":
+        try:
+            check_call(read(definition, op.attributes)["args"], len(op.operands))
+        except AtenError as error:
+            raise VerifyError(str(error)) from None
+
+
+def _key(definition: OpDef, op: ir.Operation) -> tuple[Any, ...] | None:
+    """All that `_check_types` reads of an op; None if an attribute is of a kind that the bindings cannot read."""
+    found = [definition.name, len(op.regions), *[v.type for v in op.operands], None]
+    found += [v.type for v in op.results]
+    if definition.attrs:
+        attributes = op.attributes
+        try:
+            found += [attributes.get(n) for n in definition.attrs]
+        except TypeError:
+            return None
+    return tuple(found)
+
+
+def _check_types(definition: OpDef, op: ir.Operation) -> None:
+    """Check the numbers of operands, results and regions, the attributes, and the shape rule.
+
+    Raises:
+        VerifyError: `op` breaks the declaration of its kind.
+    """
     operands = op.operands
     count = len(operands)
     low, high = definition.min_operands, definition.max_operands
@@ -44,15 +93,6 @@ def check(definition: OpDef, op: ir.Operation) -> None:
         for i, (result, want) in enumerate(zip(results, wanted_types)):
             if try_tensor_type(result.type) != want:
                 raise VerifyError(f"result #{i} must be {want}, found {result.type}")
-    if definition.regions:
-        _check_region(op)
-    if definition.name == "fused":
-        _check_fused(op)
-    elif definition.name == "aten":
-        try:
-            check_call(attrs["args"], count)
-        except AtenError as error:
-            raise VerifyError(str(error)) from None
 
 
 def _check_region(op: ir.Operation) -> None:

@@ -84,15 +84,18 @@ def state_reach(b: Placement, ops: Sequence[Op], begin: int) -> None:
 
     They end with the value of `ops`, or the scratch, that contains the address.
     """
-    spans: list[tuple[str, int, int, int]] = []
-    for v in dict.fromkeys(v for o in ops for v in (*o.operands, *o.results)):
-        if b.at[v].base in b.places and b.body.types[v].numel:
-            (space, index, low), ty = b.place(v), b.body.types[v]
+    spans: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for v in dict.fromkeys([v for o in ops for v in (*o.operands, *o.results)]):
+        ty = b.body.types[v]
+        if b.at[v].base in b.places and ty.numel:
+            space, index, low = b.place(v)
             last = sum([(n - 1) * s for n, s in zip(ty.shape, b.strides(v))])
             size = (1 + last) * ty.itemsize
             # the arena is planned for the greatest size
-            spans.append((space, index, low, low + (at_most(size) if space == "arena" else size)))
-    spans.append(("arena", 0, b.arena, b.arena + -(-at_most(b.scratch_bytes) // 64) * 64))
+            high = low + (at_most(size) if space == "arena" else size)
+            spans.setdefault((space, index), []).append((low, high))
+    scratch = b.arena, b.arena + -(-at_most(b.scratch_bytes) // 64) * 64
+    spans.setdefault(("arena", 0), []).append(scratch)
     for n in range(begin, len(b.steps)):
         step = b.steps[n]
         if isinstance(step, KernelStep):
@@ -101,17 +104,18 @@ def state_reach(b: Placement, ops: Sequence[Op], begin: int) -> None:
             b.steps[n] = replace(step, reach=_reach(step.args, spans))
 
 
-def _reach(words: Sequence[Any], spans: Sequence[tuple[str, int, int, int]]) -> tuple[int, ...]:
+def _reach(
+    words: Sequence[Any], spans: Mapping[tuple[str, int], Sequence[tuple[int, int]]]
+) -> tuple[int, ...]:
     found = []
     for word in words:
         if isinstance(word, Place):
-            space, index, at = word
-            inside = [
-                high - at
-                for in_space, number, low, high in spans
-                if low <= at <= high and number == index and in_space == space
-            ]
-            found.append(max(inside, default=0))
+            at = word.offset
+            reach = 0
+            for low, high in spans.get((word.space, word.index), ()):
+                if low <= at <= high:
+                    reach = max(reach, high - at)
+            found.append(reach)
     return tuple(found)
 
 

@@ -66,6 +66,11 @@ def cost_of(op: ir.Operation) -> Cost:
     return Cost(sum(t.nbytes for t in results) + _loaded(op), *_work(op, name, results))
 
 
+def work_of(op: ir.Operation) -> Cost:
+    """The cost of an op without the bytes that it moves."""
+    return Cost(0, *_work(op, op.name.removeprefix("gflow.")))
+
+
 def _work(
     op: ir.Operation, name: str, results: list[TensorType] | None = None
 ) -> tuple[int, bool, str]:

@@ -192,8 +192,9 @@ def put_operands(op: ir.Operation, numbers: Sequence[int], new: Mapping[int, ir.
 def clone_with(op: ir.Operation, operands: Sequence[ir.Value]) -> ir.Operation:
     """A copy of an op, at the insertion point, with other operands."""
     copy = op.clone()
+    places = copy.operands
     for n, v in enumerate(operands):
-        copy.operands[n] = v
+        places[n] = v
     return copy
 
 
@@ -221,4 +222,32 @@ def read_live_body(function: func.FuncOp) -> Body:
     for o in reversed(body.ops):
         if not live[o.index]:
             o.op.erase()
-    return read_body(function)
+    return _without(body, live)
+
+
+def _without(body: Body, live: Sequence[bool]) -> Body:
+    """The body with the live ops only; values and ops are numbered anew."""
+    number = {v: v for v in body.arguments}
+    values = [body.values[v] for v in body.arguments]
+    types = [body.types[v] for v in body.arguments]
+    producer = [-1] * len(values)
+    users: list[list[int]] = [[] for _ in values]
+    ops: list[Op] = []
+    for o in body.ops:
+        if not live[o.index]:
+            continue
+        index = len(ops)
+        operands = [number[v] for v in o.operands]
+        for v in operands:
+            users[v].append(index)
+        results = []
+        for r in o.results:
+            number[r] = len(values)
+            results.append(len(values))
+            values.append(body.values[r])
+            types.append(body.types[r])
+            producer.append(index)
+            users.append([])
+        ops.append(Op(index, o.op, o.name, operands, results))
+    returned = [number[v] for v in body.returned]
+    return Body(values, types, ops, body.arguments, returned, producer, body.terminator, users)

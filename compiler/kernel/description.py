@@ -22,7 +22,7 @@ from gflow.dialects.attributes import read
 from gflow.dialects.constants import is_splat
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
-from gflow.dialects.types import TensorType, row_major_strides, type_of, without_ones
+from gflow.dialects.types import TensorType, row_major_strides, tensor_type, without_ones
 
 from ..ir.errors import CannotLower
 from ..ir.fused import CONTRACTIONS
@@ -110,30 +110,103 @@ class Kernel:
         return prod(self.sizes)
 
 
+@dataclass
+class _Region:
+    """The region of a `gflow.fused` op as plain data. Values are numbered: arguments first, then results in order.
+
+    Attributes:
+        types: of the values.
+        owners: for each value, the number of its op; -1 for arguments.
+        names: of the ops, without `gflow.`.
+        operands: of the ops, as value numbers.
+        attributes: of the ops: the declared ones, in the order of their declaration; None: an optional one is absent.
+        yielded: the values that the region yields.
+        key: all of this, to find a region that computes the same.
+    """
+
+    types: list[TensorType]
+    owners: list[int]
+    names: list[str]
+    operands: list[tuple[int, ...]]
+    attributes: list[tuple[Any, ...]]
+    yielded: tuple[int, ...]
+    key: tuple[Any, ...]
+
+    def read(self, op: int) -> dict[str, Any]:
+        """The attributes of an op as plain data."""
+        definition, given = OPS[self.names[op]], self.attributes[op]
+        known = {name: a for name, a in zip(definition.attrs, given) if a is not None}
+        return read(definition, known) if given else {}
+
+    def is_root(self, value: int) -> bool:
+        """Whether a value is the result of a contraction."""
+        return self.owners[value] >= 0 and self.names[self.owners[value]] in CONTRACTIONS
+
+
+def _read_region(op: ir.Operation) -> _Region:
+    block = op.regions[0].blocks[0]
+    number: dict[ir.Value, int] = {}
+    kinds = [v.type for v in block.arguments]
+    for v in block.arguments:
+        number[v] = len(number)
+    owners = [-1] * len(number)
+    names: list[str] = []
+    operands: list[tuple[int, ...]] = []
+    attributes: list[tuple[Any, ...]] = []
+    *body, last = block.operations
+    for view in body:
+        inner = view.operation
+        name = inner.name.removeprefix("gflow.")
+        declared = OPS[name].attrs
+        if declared:
+            given = inner.attributes
+            attributes.append(tuple([given.get(n) for n in declared]))
+        else:
+            attributes.append(())
+        operands.append(tuple([number[v] for v in inner.operands]))
+        for result in inner.results:
+            number[result] = len(number)
+            owners.append(len(names))
+            kinds.append(result.type)
+        names.append(name)
+    yielded = tuple([number[v] for v in last.operation.operands])
+    key = tuple(kinds), tuple(names), tuple(operands), tuple(attributes), yielded
+    types = [tensor_type(kind) for kind in kinds]
+    return _Region(types, owners, names, operands, attributes, yielded, key)
+
+
 class _Describer:
-    def __init__(self, op: ir.Operation, inputs: Sequence[tuple[int, ...]]) -> None:
-        self.block = op.regions[0].blocks[0]
+    def __init__(self, region: _Region, inputs: Sequence[tuple[int, ...]]) -> None:
+        self.region = region
         self.inputs = inputs
-        self.space, self.reduced = _index_space(self.block)
+        self.space, self.reduced = _index_space(region)
         self.nodes: list[Node] = []
         self.loads: list[Access] = []
         self.indices: list[tuple[int, ...]] = []
-        self.memo: dict[tuple[ir.Value, DimMap], int] = {}
+        self.memo: dict[tuple[int, DimMap], int] = {}
         self.unique: dict[Any, int] = {}
+        self.slots: dict[tuple[Any, ...], int] = {}
 
-    def add(self, node: Node, key: Any = None) -> int:
-        if key is None:
-            # compared by repr: 0.0 == -0.0, but they are different constants
-            attrs = (
-                tuple(sorted([(name, repr(v)) for name, v in node.attrs.items()]))
-                if node.attrs
-                else ()
-            )
-            key = (node.op, node.dtype, node.args, node.slot, attrs)
-        if key not in self.unique:
+    def add(self, node: Node) -> int:
+        # attributes are compared by repr: 0.0 == -0.0, but they are different constants
+        attrs = (
+            tuple(sorted([(name, repr(v)) for name, v in node.attrs.items()])) if node.attrs else ()
+        )
+        key = (node.op, node.dtype, node.args, node.slot, attrs)
+        found = self.unique.get(key)
+        if found is None:
+            found = self.unique[key] = len(self.nodes)
             self.nodes.append(node)
-            self.unique[key] = len(self.nodes) - 1
-        return self.unique[key]
+        return found
+
+    def load(self, operand: int, dtype: str, strides: tuple[int, ...], offset: int = 0) -> int:
+        """The node that loads an operand."""
+        key = (operand, dtype, strides, offset)
+        slot = self.slots.get(key)
+        if slot is None:
+            slot = self.slots[key] = len(self.loads)
+            self.loads.append(Access(operand, dtype, strides, offset=offset))
+        return self.add(Node("load", dtype, slot=slot))
 
     def strides(
         self, shape: tuple[int, ...], own: tuple[int, ...], dim_map: DimMap
@@ -144,34 +217,30 @@ class _Describer:
                 out[d] += stride
         return tuple(out)
 
-    def demand(self, value: ir.Value, dim_map: DimMap) -> int:
+    def demand(self, value: int, dim_map: DimMap) -> int:
         """The node that computes `value`, whose dimension i maps to dimension dim_map[i] of the index space."""
         key = (value, dim_map)
-        if key not in self.memo:
-            self.memo[key] = self.make(value, dim_map)
-        return self.memo[key]
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = self.make(value, dim_map)
+        return found
 
-    def make(self, value: ir.Value, dim_map: DimMap) -> int:
-        ty = type_of(value)
-        if isinstance(value.owner, ir.Block):
-            number = ir.BlockArgument(value).arg_number
-            strides = self.strides(ty.shape, self.inputs[number], dim_map)
-            access = Access(number, ty.dtype, strides)
-            if access not in self.loads:
-                self.loads.append(access)
-            return self.add(Node("load", ty.dtype, slot=self.loads.index(access)))
-        op = value.owner.operation
-        name = op.name.removeprefix("gflow.")
-        operands = list(op.operands)
-        if name in CONTRACTIONS or (name == "reshape" and _is_root(operands[0])):
-            return self.root(ty, dim_map)
+    def make(self, value: int, dim_map: DimMap) -> int:
+        region = self.region
+        ty, owner = region.types[value], region.owners[value]
+        if owner < 0:
+            return self.load(value, ty.dtype, self.strides(ty.shape, self.inputs[value], dim_map))
+        name, operands = region.names[owner], region.operands[owner]
+        if name in CONTRACTIONS or (name == "reshape" and region.is_root(operands[0])):
+            # the contraction's result, or a reshape of it: an additional, row-major operand
+            strides = self.strides(ty.shape, row_major_strides(ty.shape), dim_map)
+            return self.load(len(self.inputs), ty.dtype, strides)
         if name == "constant":
-            elements = op.attributes["value"]
+            elements = region.attributes[owner][0]
             if not is_splat(elements):
                 raise CannotLower("a constant in a kernel must be a splat")
             return self.add(Node("const", ty.dtype, attrs={"value": _splat_value(elements)}))
-        definition = OPS[name]
-        attrs = read(definition, op.attributes) if definition.attrs else {}
+        attrs = region.read(owner)
         match name:
             case "iota":
                 return self.convert_index(
@@ -185,15 +254,14 @@ class _Describer:
                 keep = {"kind": attrs["kind"], "stream": attrs["stream"]}
                 return self.add(Node("random", ty.dtype, (index, seed, offset), keep))
             case "broadcast":
-                x = type_of(operands[0])
+                x = region.types[operands[0]]
                 inner = tuple(
-                    dim_map[d] if size != 1 else -1 for size, d in zip(x.shape, attrs["dims"])
+                    [dim_map[d] if size != 1 else -1 for size, d in zip(x.shape, attrs["dims"])]
                 )
                 return self.demand(operands[0], inner)
             case "reshape":
-                return self.demand(
-                    operands[0], unit_reshape_map(type_of(operands[0]).shape, ty.shape, dim_map)
-                )
+                inner = unit_reshape_map(region.types[operands[0]].shape, ty.shape, dim_map)
+                return self.demand(operands[0], inner)
             case "transpose":
                 inner_map = [-1] * ty.rank
                 for i, p in enumerate(attrs["permutation"]):
@@ -203,30 +271,19 @@ class _Describer:
                 return self.reduce(operands[0], attrs, ty, dim_map)
             case "partial_sums":
                 full = tuple(range(len(self.space)))
-                if type_of(operands[0]).shape != self.space:
-                    raise CannotLower(f"partial sums of {type_of(operands[0])} over {self.space}")
+                x = region.types[operands[0]]
+                if x.shape != self.space:
+                    raise CannotLower(f"partial sums of {x} over {self.space}")
                 summed = self.demand(operands[0], full)
                 return self.add(Node("partial_sums", ty.dtype, (summed,), {"run": attrs["run"]}))
-        args = tuple(self.demand(x, dim_map) for x in operands)
+        args = tuple([self.demand(x, dim_map) for x in operands])
         return self.add(
             Node(name, ty.dtype, args, {k: v for k, v in attrs.items() if v is not None})
         )
 
-    def root(self, ty: TensorType, dim_map: DimMap) -> int:
-        """The contraction's result, or a reshape of it, as a load: it is an additional, row-major operand."""
-        strides = self.strides(ty.shape, row_major_strides(ty.shape), dim_map)
-        access = Access(len(self.inputs), ty.dtype, strides)
-        if access not in self.loads:
-            self.loads.append(access)
-        return self.add(Node("load", ty.dtype, slot=self.loads.index(access)))
-
-    def demand_rng(self, value: ir.Value, which: int) -> int:
-        """Word `which` of the generator state, as a scalar load."""
-        number = ir.BlockArgument(value).arg_number
-        access = Access(number, "i64", (0,) * len(self.space), offset=which)
-        if access not in self.loads:
-            self.loads.append(access)
-        return self.add(Node("load", "i64", slot=self.loads.index(access)))
+    def demand_rng(self, value: int, which: int) -> int:
+        """Word `which` of the generator state, which is an argument, as a scalar load."""
+        return self.load(value, "i64", (0,) * len(self.space), which)
 
     def index(self, shape: tuple[int, ...], own: Sequence[int], dim_map: DimMap) -> int:
         strides = self.strides(shape, tuple(own), dim_map)
@@ -241,13 +298,11 @@ class _Describer:
             else self.add(Node("convert", ty.dtype, (node,), {"dtype": ty.dtype}))
         )
 
-    def reduce(
-        self, operand: ir.Value, attrs: dict[str, Any], ty: TensorType, dim_map: DimMap
-    ) -> int:
-        x = type_of(operand)
+    def reduce(self, operand: int, attrs: dict[str, Any], ty: TensorType, dim_map: DimMap) -> int:
+        x = self.region.types[operand]
         dims = attrs["dims"]
-        identity = tuple(d if size != 1 else -1 for d, size in enumerate(x.shape))
-        kept = tuple(identity[d] for d in range(x.rank) if d not in dims)
+        identity = tuple([d if size != 1 else -1 for d, size in enumerate(x.shape)])
+        kept = tuple([identity[d] for d in range(x.rank) if d not in dims])
         if x.shape != self.space or kept != dim_map:
             raise CannotLower(
                 f"a reduction of {x} over {list(dims)} does not fit the kernel's index space {self.space}"
@@ -286,13 +341,6 @@ def partial_sums_of(value: ir.Value) -> ir.Operation | None:
     return value.owner.operation
 
 
-def _is_root(value: ir.Value) -> bool:
-    """Whether a value is the result of a contraction."""
-    if isinstance(value.owner, ir.Block):
-        return False
-    return value.owner.operation.name.removeprefix("gflow.") in CONTRACTIONS
-
-
 def _splat_value(elements: ir.DenseElementsAttr) -> float | int | bool:
     value = elements.get_splat_value()
     if isinstance(value, ir.FloatAttr | ir.BoolAttr):
@@ -300,21 +348,16 @@ def _splat_value(elements: ir.DenseElementsAttr) -> float | int | bool:
     return ir.IntegerAttr(value).value
 
 
-def _index_space(block: ir.Block) -> tuple[tuple[int, ...], frozenset[int]]:
+def _index_space(region: _Region) -> tuple[tuple[int, ...], frozenset[int]]:
     """The shape of the index space and its reduced dimensions."""
-    for op in block.operations:
-        if op.operation.name == "gflow.reduce":
-            attrs = read(OPS["reduce"], op.operation.attributes)
-            return type_of(op.operation.operands[0]).shape, frozenset(attrs["dims"])
-        if op.operation.name == "gflow.partial_sums":
-            space = type_of(op.operation.operands[0]).shape
+    for number, (name, operands) in enumerate(zip(region.names, region.operands)):
+        if name == "reduce":
+            return region.types[operands[0]].shape, frozenset(region.read(number)["dims"])
+        if name == "partial_sums":
+            space = region.types[operands[0]].shape
             return space, frozenset({len(space) - 1})
-    shapes = [type_of(v).shape for v in _yielded(block) if not _is_root(v)]
+    shapes = [region.types[v].shape for v in region.yielded if not region.is_root(v)]
     return max(shapes, key=lambda s: (TensorType(s, "i1").numel, len(s))), frozenset()
-
-
-def _yielded(block: ir.Block) -> list[ir.Value]:
-    return list(block.operations[-1].operation.operands)
 
 
 def describe(
@@ -333,16 +376,22 @@ def describe(
     Raises:
         CannotLower: the region isn't a single kernel, which is an error of fusion.
     """
-    d = _Describer(op, inputs)
+    return _described(_read_region(op), inputs, outputs)
+
+
+def _described(
+    region: _Region, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]]
+) -> Kernel:
+    d = _Describer(region, inputs)
     full = tuple(i if s != 1 else -1 for i, s in enumerate(d.space))
     kept = tuple(full[i] for i in range(len(d.space)) if i not in d.reduced)
     kept_shape = tuple(d.space[i] for i in range(len(d.space)) if i not in d.reduced)
     stores = []
-    for i, (value, own) in enumerate(zip(_yielded(d.block), outputs)):
-        if _is_root(value):
+    for i, (value, own) in enumerate(zip(region.yielded, outputs)):
+        if region.is_root(value):
             continue
-        ty = type_of(value)
-        if partial_sums_of(value) is not None:
+        ty, owner = region.types[value], region.owners[value]
+        if owner >= 0 and region.names[owner] == "partial_sums":
             node = d.demand(value, ())
             along = (*(0 for _ in d.space[1:]), own[-1])
             stores.append(Access(i, ty.dtype, along, node))
@@ -360,19 +409,28 @@ def describe(
 
 
 class Descriptions:
-    """The kernels of a function's regions, each described once for the same strides."""
+    """The kernels of a function's regions, each described once for the same strides. Regions that compute the same
+    share a kernel, as those of equal layers do."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, tuple[tuple[int, ...], ...], int], Kernel] = {}
+        self._equal: dict[tuple[Any, ...], Kernel] = {}
 
     def __call__(
         self, o: Op, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]]
     ) -> Kernel:
         """As `describe`, of an op of the function. The caller must not modify the result."""
-        key = o.index, (*inputs, *outputs), len(inputs)
-        if key not in self._known:
-            self._known[key] = describe(o.op, inputs, outputs)
-        return self._known[key]
+        strides = (*inputs, *outputs)
+        key = o.index, strides, len(inputs)
+        kernel = self._known.get(key)
+        if kernel is None:
+            region = _read_region(o.op)
+            same = region.key, strides, len(inputs)
+            kernel = self._equal.get(same)
+            if kernel is None:
+                kernel = self._equal[same] = _described(region, inputs, outputs)
+            self._known[key] = kernel
+        return kernel
 
 
 def descriptions(function: func.FuncOp) -> Descriptions:

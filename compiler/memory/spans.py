@@ -29,6 +29,8 @@ def address(value: int, body: Body, at: Sequence[Layout], places: dict[int, Plac
     """The address of a value's first element. places: the addresses of values that aren't views."""
     layout = at[value]
     base = places[layout.base]
+    if layout.offset == 0:
+        return base
     offset = base.offset + layout.offset * body.types[value].itemsize
     return Place(base.space, base.index, offset)
 

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .. import program as program_types
@@ -45,6 +46,18 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     for kind in _KNOWN.values()
 }
 _ATOMS = (str, int, float, bool, type(None))
+_PLAIN = frozenset(_ATOMS)
+
+
+def _reader(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that reads these attributes of a value as a tuple."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple([getattr(value, name) for name in names])
+
+
+#: by type: reads the fields of a value
+_READ = {kind: _reader(names) for kind, names in _FIELDS.items()}
 
 
 def encode(value: Any) -> Any:
@@ -54,13 +67,13 @@ def encode(value: Any) -> Any:
         TypeError: programs have no values of this type.
     """
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in _PLAIN:
         return value
-    names = _FIELDS.get(kind)
-    if names is not None:
-        return [kind.__name__, *[encode(getattr(value, name)) for name in names]]
+    read = _READ.get(kind)
+    if read is not None:
+        return [kind.__name__, *[v if type(v) in _PLAIN else encode(v) for v in read(value)]]
     if isinstance(value, tuple):
-        return ["", *map(encode, value)]
+        return ["", *[v if type(v) in _PLAIN else encode(v) for v in value]]
     if isinstance(value, list):
         return ["list", *map(encode, value)]
     if isinstance(value, dict):
@@ -190,7 +203,15 @@ def _checker(wanted: Any, sized: bool) -> Callable[[Any], bool]:
         return lambda v: type(v) is str and v in args
     if origin in (Union, types.UnionType):
         ways = [_checker(a, sized) for a in args]
-        return lambda v: any(way(v) for way in ways)
+
+        def is_one(v: Any) -> bool:
+            # no generator: it would take as long as the check
+            for way in ways:  # noqa: SIM110
+                if way(v):
+                    return True
+            return False
+
+        return is_one
     if origin is tuple:
         if len(args) == 2 and args[1] is ...:
             item = _checker(args[0], sized)
@@ -212,11 +233,19 @@ def _checker(wanted: Any, sized: bool) -> Callable[[Any], bool]:
         if wanted is TensorType:
             shape = _checker(hints["shape"], sized)
             return lambda v: type(v) is TensorType and v.dtype in DTYPES and shape(v.shape)
-        # looked up when asked: a size may hold another one
-        return lambda v: (
-            type(v) is wanted
-            and all(_checker(hint, sized)(getattr(v, name)) for name, hint in hints.items())
-        )
+        checks: list[tuple[Callable[[Any], Any], Callable[[Any], bool]]] = []
+
+        def is_kind(v: Any) -> bool:
+            if type(v) is not wanted:
+                return False
+            if not checks:  # looked up when asked: a size may hold another one
+                checks[:] = [(attrgetter(n), _checker(h, sized)) for n, h in hints.items()]
+            for get, check in checks:  # noqa: SIM110
+                if not check(get(v)):
+                    return False
+            return True
+
+        return is_kind
     raise TypeError(f"a program's field is declared as {wanted}")
 
 

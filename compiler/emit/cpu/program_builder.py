@@ -48,6 +48,8 @@ class Builder(Placement):
         self.externals: set[str] = set()
         self.declared: dict[str, str] = {}
         self.choice = Choice("none")  # the choice of the op whose steps are being added
+        #: by kernel and loop nest: the kernel, in canonical order, its plan, and the name of its function
+        self._launched: dict[tuple[int, Way], tuple[Kernel, Kernel, Plan, str]] = {}
         self._taken = 0  # kernels that `new_kernels` has returned
         self._seen = 0  # kernels when it was last called
 
@@ -92,9 +94,13 @@ class Builder(Placement):
             return
         if any(access.dtype in NO_KERNELS for access in (*k.loads, *k.stores)):
             raise CannotLower(f"there are no kernels on complex numbers or float8: {label}")
-        k = canonical(k)
-        p = plan_of(k, loops_from(way, k))
-        name = self.kernel(k, p)
+        # the kernel is kept: another one must not get its id
+        given, found = k, self._launched.get((id(k), way))
+        if found is None:
+            k = canonical(k)
+            p = plan_of(k, loops_from(way, k))
+            found = self._launched[id(given), way] = given, k, p, self.kernel(k, p)
+        _, k, p, name = found
         scratch = Place("arena", 0, self.arena)
         if p.scratch_rows:
             self.scratch_bytes = max(self.scratch_bytes, p.scratch_bytes(self.threads))

@@ -213,10 +213,9 @@ class Choice(Way):
             CannotLower: another field has a value that isn't its default.
         """
         known = ("kind", "scratch", *used.get(self.kind, ()))
-        given = (f.name for f in fields(self) if f.name not in known)
-        for name in given:
-            same = getattr(self, name) == _DEFAULTS[name]
-            self.check(same, f"has {name}, which its kernel does not use")
+        for name, value in vars(self).items():
+            if value != _DEFAULTS[name]:
+                self.check(name in known, f"has {name}, which its kernel does not use")
 
     def attribute(self) -> ir.DictAttr:
         """The choice as the attribute `gflow.kernel`, in the current MLIR context."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from gflow.compiler.ir.ssa import Op, attributes_of, put_operands
+from gflow.compiler.ir.ssa import Op, clone_with, put_operands
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 
@@ -179,13 +179,7 @@ def _clone(flow: Dataflow, index: int, inside: dict[int, ir.Value]) -> None:
             p = flow.body.producer[v]
             assert flow.kind[p] == "free", "an operand that the group doesn't have"
             _clone(flow, p, inside)
-    copy = ir.Operation.create(
-        o.op.name,
-        results=[r.type for r in o.op.results],
-        operands=[inside[v] for v in o.operands],
-        attributes=attributes_of(o.op),
-        loc=o.op.location,
-    )
+    copy = clone_with(o.op, [inside[v] for v in o.operands])
     inside.update(zip(o.results, copy.results))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import prod
 
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.records import record
@@ -181,6 +182,10 @@ class Grouping:
         self.group_of: dict[int, int] = {}
         self.absorbed: set[int] = set()
         self._level = [0] * len(self.body.ops)  # levels of ops that are in no group
+        #: for each value, the number of its type, and for each op those of its results' types
+        kinds: dict[TensorType, int] = {}
+        self._type = [kinds.setdefault(ty, len(kinds)) for ty in self.body.types]
+        self._made = [[self._type[r] for r in o.results] for o in self.body.ops]
 
     def owner(self, value: int) -> int | None:
         """The group that computes a value; None for arguments and for values of ops outside of groups."""
@@ -220,23 +225,24 @@ class Grouping:
 
         more: values that would be added to the group's inputs (-1: constants, which do not count).
         """
-        inputs = group.inputs | {b for b in more if b >= 0}
-        types = {self.body.types[v] for v in inputs}
-        outputs = {self.body.types[r] for m in group.members for r in self.body.ops[m].results}
-        return (
-            len(inputs) <= self.options.max_inputs
-            and len(types) <= MIXED_GROUPS
-            and len(outputs) <= MIXED_GROUPS
-        )
+        inputs = {*group.inputs, *more}
+        inputs.discard(-1)
+        if len(inputs) > self.options.max_inputs:
+            return False
+        if len({*map(self._type.__getitem__, inputs)}) > MIXED_GROUPS:
+            return False
+        outputs: set[int] = set()
+        outputs.update(*map(self._made.__getitem__, group.members))
+        return len(outputs) <= MIXED_GROUPS
 
     def reads_only_at(self, g: Group, v: int, at: DimMap | None) -> bool:
         """Whether all members that read `v` read it with the dimension map `at`."""
         flow = self.flow
         for m in g.members:
             o = self.body.ops[m]
-            reading = [operand for operand in o.operands if flow.base(operand) == v]
-            if not reading:
+            if v not in flow.bases(o):
                 continue
+            reading = [operand for operand in o.operands if flow.base(operand) == v]
             own = g.map_in(flow.own_space(o))
             if own is None or any(flow.pull(operand, own)[1] != at for operand in reading):
                 return False
@@ -258,9 +264,10 @@ def same_space(a: Group, b: Group) -> bool:
     return a.space == b.space and (a.reduced is None or b.reduced is None or a.reduced == b.reduced)
 
 
+@lru_cache(maxsize=1 << 14)
 def numel(shape: tuple[int, ...]) -> int:
     """The number of elements of a shape."""
-    return TensorType(shape, "i1").numel
+    return prod(shape)
 
 
 def _update_ops(flow: Dataflow, updates: frozenset[int]) -> frozenset[int]:

@@ -86,7 +86,10 @@ def _cheapest(
 def _can_repeat(grouping: Grouping, v: int, cone: _Cone, g: Group) -> bool:
     """Whether group `g` reads `v` only at positions at which it would recompute it."""
     flow = grouping.flow
-    if g.sealed or len({*g.members, *cone.ops}) > grouping.options.max_ops:
+    most = grouping.options.max_ops
+    if g.sealed:
+        return False
+    if len(g.members) + len(cone.ops) > most and len({*g.members, *cone.ops}) > most:
         return False
     if not grouping.small_enough(g, cone.leaves):
         return False

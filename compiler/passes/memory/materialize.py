@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gflow.compiler.ir.failing import may_fail
-from gflow.compiler.ir.ssa import Body, Op, aliases, read_body
+from gflow.compiler.ir.ssa import Body, Op, aliases
 from gflow.compiler.ir.views import (
     Layout,
     argument_strides,
@@ -42,8 +42,9 @@ from gflow.compiler.ir.views import (
     readers,
     written_to_arguments,
 )
-from gflow.compiler.memory.in_place import OVERWRITES, reads_where_it_writes
+from gflow.compiler.memory.in_place import OVERWRITES
 from gflow.compiler.memory.layouts import readable, writable
+from gflow.compiler.memory.liveness import TakesOver, read_layouts
 from gflow.compiler.memory.results import owners
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
@@ -74,23 +75,25 @@ def copy_of(value: ir.Value) -> ir.Value:
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
     """Insert the copies that memory needs into the function."""
-    body = read_body(function)
-    first = _fix_updates(function, body, aliases(function, body))
-    body = read_body(function)
-    _fix_operands(body, layouts(function, body))
-    body = read_body(function)
-    _fix_results(body, layouts(function, body), aliases(function, body), first or body.terminator)
+    body, at = read_layouts(function)
+    first = _fix_updates(function, body, at, aliases(function, body))
+    if first is not None:
+        body, at = read_layouts(function)
+    if _fix_operands(body, at):
+        body, at = read_layouts(function)
+    _fix_results(body, at, aliases(function, body), first or body.terminator)
 
 
 def _fix_updates(
-    function: func.FuncOp, body: Body, target: list[int | None]
+    function: func.FuncOp, body: Body, at: list[Layout], target: list[int | None]
 ) -> ir.Operation | None:
     """Copy updates into their arguments at the end, unless their producers can write there. Returns the first copy.
 
     An update that is an old value itself (two swapped buffers) is copied through a buffer.
     """
     tentative = written_to_arguments(function, body)
-    at, dense = layouts(function, body), layouts(function, body, {})
+    dense = layouts(function, body, {})
+    may = TakesOver()
     strides = argument_strides(function, body)
     spared = _copies_spared(body, at, dense, tentative)
     reads = readers(body, at)
@@ -110,7 +113,7 @@ def _fix_updates(
                 and body.producer[v] > failing
                 and argument not in read_at_the_end
                 and writable(body.ops[body.producer[v]], shape, strides[alias])
-                and _in_place(body, at, v, argument, reads.get(argument, []))
+                and _in_place(body, at, v, argument, reads.get(argument, []), may)
             ):
                 continue
             value = body.values[v]
@@ -140,13 +143,16 @@ def _copies_spared(
     return found
 
 
-def _fix_operands(body: Body, at: list[Layout]) -> None:
-    """Copy operands whose layout an op cannot read."""
+def _fix_operands(body: Body, at: list[Layout]) -> bool:
+    """Copy operands whose layout an op cannot read. Returns whether there are any."""
+    copied = False
     for o in body.ops:
         for n, v in enumerate(o.operands):
             if not readable(o, n, body.types[v].shape, at):
+                copied = True
                 with o.op.location, ir.InsertionPoint(o.op):
                     o.op.operands[n] = copy_of(o.op.operands[n])
+    return copied
 
 
 def _fix_results(
@@ -175,7 +181,9 @@ def _makes(o: Op, at: list[Layout]) -> bool:
     return o.name in OPS and o.name != "constant" and not is_view(o, at)
 
 
-def _in_place(body: Body, at: list[Layout], value: int, argument: int, reads: list[int]) -> bool:
+def _in_place(
+    body: Body, at: list[Layout], value: int, argument: int, reads: list[int], may: TakesOver
+) -> bool:
     """Whether the producer of `value` may write it into the argument's storage.
 
     reads: the ops that read the argument.
@@ -190,7 +198,7 @@ def _in_place(body: Body, at: list[Layout], value: int, argument: int, reads: li
     if o.name == ENGINE:  # an op that reads all operands before it writes
         return True
     return o.name in OVERWRITES and all(
-        operand == argument and reads_where_it_writes(o.op, n, result)
+        operand == argument and may(o, n, result)
         for n, operand in enumerate(o.operands)
         if at[operand].base == argument and readable(o, n, body.types[operand].shape, at)
     )

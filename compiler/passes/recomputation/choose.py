@@ -124,7 +124,8 @@ class _Search:
         self.last: dict[int, int] = {}
         self.again: dict[int, int] = {}
         self.live: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self.over: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.over: list[int] = []
+        self.above: list[int] = []
 
     def look(self, result: Replay) -> None:
         """Start from the result of a replay."""
@@ -138,16 +139,18 @@ class _Search:
         self._count()
 
     def _count(self) -> None:
-        """Count the ops that exceed the limit, up to each op."""
-        self.over = np.concatenate([[0], np.cumsum(self.live > self.limit)])
+        """Count the ops that exceed the limit, and the bytes above it, up to each op."""
+        above = np.maximum(self.live - self.limit, 0)
+        self.over = [0, *np.cumsum(above > 0).tolist()]
+        self.above = [0, *np.cumsum(above).tolist()]
 
     @property
     def fits(self) -> bool:
-        return bool(self.over[-1] == 0)
+        return self.over[-1] == 0
 
     def crowded(self, start: int, end: int) -> int:
         """The number of ops among start … end - 1 that exceed the limit."""
-        return int(self.over[end] - self.over[start]) if end > start else 0
+        return self.over[end] - self.over[start] if end > start else 0
 
     # -- one value
 
@@ -226,9 +229,11 @@ class _Search:
         for size, start, end in changes:
             delta[start - low] += size
             delta[end - low] -= size
-        live = self.live[low:high] - self.limit
-        after = live + np.cumsum(delta[:-1])
-        return float(np.maximum(live, 0).sum() - np.maximum(after, 0).sum())
+        after = delta[:-1].cumsum()
+        after += self.live[low:high]
+        after -= self.limit
+        above = int(np.maximum(after, 0, out=after).sum())
+        return float(self.above[high] - self.above[low] - above)
 
     def _change(self, step: _Step, size: int, start: int, end: int) -> None:
         if end > start and size:

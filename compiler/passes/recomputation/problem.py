@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
-from gflow.compiler.ir.cost import Cost, cost_of, seconds
+from gflow.compiler.ir.cost import Cost, cost_of, seconds, work_of
 from gflow.compiler.ir.fused import CONTRACTIONS
 from gflow.compiler.ir.ssa import Body, Op, aliases, clone_with, fused_kind, read_body
 from gflow.compiler.ir.views import VIEW_OPS, Layout, is_view, layouts
@@ -79,6 +79,7 @@ class Problem:
     _recipes: dict[tuple[int, ...], Recipe | None] = field(default_factory=dict)
     _regions: dict[int, _Region] = field(default_factory=dict)
     _saved: dict[tuple[int, frozenset[int]], float] = field(default_factory=dict)
+    _costs: dict[int, Cost] = field(default_factory=dict)
 
     @cached_property
     def users(self) -> dict[int, list[int]]:
@@ -104,7 +105,7 @@ class Problem:
         device = DEVICES[self.device]
         if o.name != "fused" or len(values) == len(o.results):
             waste = sum(self.size[r] for r in o.results if r not in values)
-            cost = cost_of(o.op)
+            cost = self.cost(index)
             if not cost.bytes:  # a view that gflow-materialize turns into a copy
                 cost = Cost(2 * sum(self.body.types[r].nbytes for r in o.results))
             return Recipe(
@@ -146,8 +147,14 @@ class Problem:
                 rest = seconds(self._slice_cost(region, inner, [*live, *read]), device)
             else:
                 rest = inf
-            self._saved[key] = max(seconds(cost_of(o.op), device) - rest, 0.0)
+            self._saved[key] = max(seconds(self.cost(index), device) - rest, 0.0)
         return self._saved[key]
+
+    def cost(self, index: int) -> Cost:
+        """The cost of the op with number `index`."""
+        if index not in self._costs:
+            self._costs[index] = cost_of(self.body.ops[index].op)
+        return self._costs[index]
 
     def region(self, index: int) -> _Region:
         """The region of the fused op with number `index`."""
@@ -198,7 +205,7 @@ def _read_region(fused: ir.Operation) -> _Region:
         for r in op.results:
             number[r] = len(number)
         makes.append([number[r] for r in op.results])
-        costs.append(cost_of(op))
+        costs.append(work_of(op))
     return _Region(reads, makes, costs, [number[v] for v in last.operands], arguments)
 
 

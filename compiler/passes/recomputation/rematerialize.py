@@ -46,7 +46,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import Any
 
-from gflow.compiler.ir.cost import cost_of, seconds
+from gflow.compiler.ir.cost import seconds
 from gflow.compiler.ir.errors import BudgetError, PassError
 from gflow.compiler.ir.ssa import read_body
 from gflow.compiler.memory.analyses import analyses_kept
@@ -160,7 +160,7 @@ def _spend(function: func.FuncOp, options: RematerializeOptions) -> None:
     if store_statistics(function):
         problem = read_problem(function, options.device)
     device = DEVICES[options.device]
-    whole = sum(seconds(cost_of(o.op), device) for o in problem.body.ops)
+    whole = sum(seconds(problem.cost(o.index), device) for o in problem.body.ops)
     allowed = options.slowdown * whole
     choice = choose(problem, int(before * _LEAST), allowed, _WORTH)
     enough = int(before * _ENOUGH)

@@ -27,7 +27,17 @@ _MAX_CHAIN = 100
 class Node:
     """An op as plain data: its name without `gflow.`, operands and result; type and attributes are read on demand."""
 
-    __slots__ = ("_attrs", "definition", "name", "op", "operands", "result", "rewriter")
+    __slots__ = (
+        "_attrs",
+        "_type",
+        "definition",
+        "kind",
+        "name",
+        "op",
+        "operands",
+        "result",
+        "rewriter",
+    )
 
     def __init__(
         self, op: ir.Operation, definition: OpDef, operands: list[ir.Value], rewriter: Rewriter
@@ -35,15 +45,20 @@ class Node:
         self.op = op
         self.definition = definition
         self.name = definition.name
+        self.kind: Kind = definition.name
         self.operands = operands
         self.result: ir.Value = op.results[0]
         self.rewriter = rewriter
         self._attrs: dict[str, Any] | None = None
+        self._type: TensorType | None = None
 
     @property
     def type(self) -> TensorType:
         """The type of the result."""
-        return self.rewriter.type(self.result)
+        found = self._type
+        if found is None:
+            found = self._type = type_of(self.result)
+        return found
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -60,14 +75,14 @@ class Rewriter:
         self.rules = rules
         self.block = function.regions[0].blocks[0]
         self.fired: dict[str, int] = {}  # the number of applications of each rule
-        self._kinds: dict[ir.Value, Kind] = {}
         self._nodes: dict[ir.Value, Node] = {}
         self._types: dict[ir.Value, TensorType] = {}
         self._splats: dict[ir.Value, Scalar] = {}
         self._constants: dict[tuple[TensorType, str, bytes], ir.Value] = {}
         self._anchor: ir.Operation | None = None
         self._place: tuple[ir.InsertionPoint, ir.Location] | None = None  # of the anchor
-        self._pure: list[ir.Operation] = []  # users after their operands
+        #: ops that may be erased, with their results; users after their operands
+        self._pure: list[tuple[ir.Operation, Sequence[ir.Value]]] = []
         self._depth = 0
 
     # -- queries
@@ -79,6 +94,9 @@ class Rewriter:
 
     def type(self, value: ir.Value) -> TensorType:
         """The type of `value`."""
+        node = self._nodes.get(value)
+        if node is not None:
+            return node.type
         found = self._types.get(value)
         if found is None:
             found = self._types[value] = type_of(value)
@@ -121,8 +139,9 @@ class Rewriter:
         assert self._anchor is not None
         with ir.InsertionPoint(self._anchor), self._anchor.location:
             op = builder.build_op(name, operands, attrs)
-        self._pure.append(op)
-        return list(op.results)
+        results = list(op.results)
+        self._pure.append((op, results))
+        return results
 
     def constant(self, value: Scalar, ty: TensorType) -> ir.Value:
         """The splat constant `value` of type `ty`; equal constants share an op."""
@@ -148,17 +167,20 @@ class Rewriter:
             self._anchor, self._place = op, None
             if definition.regions or (definition.results != 1 and len(op.results) != 1):
                 if definition.pure:
-                    self._pure.append(op)
+                    self._pure.append((op, list(op.results)))
                 self.visit_other(op)
                 continue
             node = Node(op, definition, list(op.operands), self)
             replacement = self._visit(node)
             if replacement is not node.result:
                 node.result.replace_all_uses_with(replacement)
-        for op in reversed(self._pure):
-            if all(_unused(result) for result in op.results):
+        for op, results in reversed(self._pure):
+            for result in results:
+                if next(iter(result.uses), None) is not None:
+                    break
+            else:
                 op.erase()
-        for table in (self._nodes, self._kinds, self._types, self._splats, self._constants):
+        for table in (self._nodes, self._types, self._splats, self._constants):
             table.clear()
         self._pure.clear()
 
@@ -168,19 +190,19 @@ class Rewriter:
     def _note(self, node: Node) -> None:
         result = node.result
         self._nodes[result] = node
-        self._kinds[result] = node.name
         if node.definition.pure:
-            self._pure.append(node.op)
+            self._pure.append((node.op, (result,)))
         if node.name == "constant" and node.type.dtype not in NO_KERNELS:
             value = splat_of(node.op.attributes["value"])
             if value is not None:
                 self._splats[result] = value
-                self._kinds[result] = SPLAT
+                node.kind = SPLAT
 
     def _visit(self, node: Node) -> ir.Value:
         self._note(node)
-        kind = self._kinds.get
-        rules = self.rules.find(node.name, tuple([kind(v, "") for v in node.operands]))
+        nodes = self._nodes.get
+        kinds = [found.kind if (found := nodes(v)) is not None else "" for v in node.operands]
+        rules = self.rules.find(node.name, tuple(kinds))
         if not rules or self._depth > _MAX_CHAIN:
             return node.result
         self._depth += 1
@@ -203,7 +225,3 @@ def splat_of(attribute: ir.Attribute) -> Scalar | None:
         if isinstance(element, ir.FloatAttr | ir.IntegerAttr | ir.BoolAttr):
             return element.value
     return None
-
-
-def _unused(value: ir.Value) -> bool:
-    return next(iter(value.uses), None) is None
