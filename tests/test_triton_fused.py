@@ -199,6 +199,26 @@ def test_columns_are_held(rows: int) -> None:
     torch.testing.assert_close(found, case.args[0].double().sum(0) - rows, rtol=1e-14, atol=0)
 
 
+@pytest.mark.parametrize("width", [4096, 4001, 104])
+def test_rows_are_summed_in_float64(width: int) -> None:
+    """A row that a program holds loses no term, whether its length is the tile's or not, and alone or with others."""
+
+    def body(x: ir.Value) -> list[ir.Value]:
+        total = b("reduce", x, dims=(1,), kind="sum", dtype="f64")
+        return [b("sub", x, spread(b("convert", total, dtype="f32"), (8, width), 0)), total]
+
+    case = make(f"rows of {width}", [Arg((8, width))], body)
+    x = case.args[0]
+    x[:], x[:, 0], x[:, 1:8] = (
+        1,
+        2.0**24,
+        0,
+    )  # float32 loses each 1 that is added to the first element
+    x[:, -1] = 0.5
+    _, found = run_program(compile_case(case), copies(case.args))
+    torch.testing.assert_close(found, x.double().sum(1), rtol=0, atol=0)
+
+
 @pytest.mark.usefixtures("small_tiles")
 def test_norms_and_softmax_in_pieces() -> None:
     """Two levels of reductions, each of them shared."""

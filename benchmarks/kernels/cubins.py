@@ -302,29 +302,25 @@ def _block(row: Row) -> int:
     return prod(n for name, n in row["config"].items() if name in blocks)
 
 
-def measure(model: Model, targets: tuple[str, ...], timed: bool = True) -> list[dict[str, Any]]:
-    """What `programs` gives, as plain data."""
+def measure(model: Model, targets: tuple[str, ...], timed: bool = True) -> Iterator[dict[str, Any]]:
+    """What `programs` gives, as plain data, for one target after the other."""
     from gflow.dialects.program import AtenStep
 
-    results = []
     for program, seconds in programs(model, targets, timed):
         arena, aten = program.arena_bytes, [s for s in program.steps if isinstance(s, AtenStep)]
         known = None if timed else recorded(model.name, program.target)
         if not timed and known is None:
             _compile(program)
         rows = rows_of(program) if known is None else renewed(program, known)
-        results.append(
-            {
-                "model": model.name,
-                "target": program.target,
-                "seconds": {name: round(value, 2) for name, value in seconds.items()},
-                "launches": sum(row["launches"] for row in rows),
-                "through PyTorch": dict(Counter(s.overload for s in aten)),
-                "arena": arena,
-                "kernels": rows,
-            }
-        )
-    return results
+        yield {
+            "model": model.name,
+            "target": program.target,
+            "seconds": {name: round(value, 2) for name, value in seconds.items()},
+            "launches": sum(row["launches"] for row in rows),
+            "through PyTorch": dict(Counter(s.overload for s in aten)),
+            "arena": arena,
+            "kernels": rows,
+        }
 
 
 _HEAD = (
@@ -404,14 +400,13 @@ def check(model: Model, targets: tuple[str, ...]) -> list[str]:
     return found
 
 
-def _write(results: Sequence[dict[str, Any]]) -> None:
-    """Replace the entries of models, but not their seconds, which another kind of run has measured."""
+def _write(r: dict[str, Any]) -> None:
+    """Replace the entry of a model and target, but not their seconds, which another kind of run has measured."""
     file = json.loads(RESULTS.read_text())
     before = {(m["model"], m["target"]): m for m in file["models"]}
-    for r in results:
-        key = r["model"], r["target"]
-        seconds = before.get(key, {}).get("seconds", {})
-        before[key] = {**r, "seconds": seconds, "triton": triton_version()}
+    key = r["model"], r["target"]
+    seconds = before.get(key, {}).get("seconds", {})
+    before[key] = {**r, "seconds": seconds, "triton": triton_version()}
     order = list(MODELS)
     models = sorted(before.values(), key=lambda m: (order.index(m["model"]), m["target"]))
     RESULTS.write_text(text_of({**file, "models": models}))
@@ -439,9 +434,12 @@ def main(argv: list[str]) -> int:
     result: dict[str, Any] = {"machine": machine.describe(), "models": []}
     for name in names:
         note(f"  cubins: {MODELS[name].description}")
-        result["models"] += measure(MODELS[name], targets, not args.write)
-        if args.json:  # after every model: a long run that is stopped keeps what it has
-            args.json.write_text(text_of(result))
+        for row in measure(MODELS[name], targets, not args.write):
+            result["models"].append(row)
+            if args.json:  # after each target: a long run that is stopped keeps what it has
+                args.json.write_text(text_of(result))
+            if args.write:
+                _write(row)
     if args.kernels:
         print("\n\n".join(map(kernels, result["models"])), end="\n\n")
     print(table(_HEAD, list(map(totals, result["models"]))))
@@ -450,8 +448,6 @@ def main(argv: list[str]) -> int:
         for r in result["models"]
         for p in problems(r["kernels"])
     ]
-    if args.write:
-        _write(result["models"])
     print("\n".join(found))
     return 1 if found else 0
 

@@ -109,6 +109,19 @@ def gf_combine_or(a, b):
 def gf_combine_and(a, b):
     return a & b
 ''',
+    "gf_wide_sum": '''
+def gf_wide_sum(x):
+    """The sums of a tile's rows in float64: eight neighbours, which a thread or two hold, are added in float32."""
+    length: tl.constexpr = x.shape[len(x.shape) - 1]
+    few: tl.constexpr = min(length, 8)
+    rows: tl.constexpr = x.numel // length
+    if rows == 1:  # a number has no layout that other values would be converted to
+        parts = tl.sum(tl.reshape(x, (length // few, few)), 1)
+        total = tl.sum(parts.to(tl.float64), 0)
+    else:
+        total = tl.sum(x.to(tl.float64), 1, keep_dims=True)
+    return total
+''',
     "gf_columns": '''
 def gf_columns(tile, part: tl.constexpr, PARTS: tl.constexpr):
     """Columns of a tile: piece number `part` of so many equal ones; they stay in their registers."""

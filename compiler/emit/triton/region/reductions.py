@@ -19,9 +19,9 @@ def kind_of(node: Node) -> str:
     return {"any": "or", "all": "and"}.get(kind, kind)
 
 
-def identity(node: Node) -> str:
-    """The identity element of a reduction, as an expression."""
-    kind, dtype = kind_of(node), register(node)
+def identity(node: Node, dtype: str = "") -> str:
+    """The identity element of a reduction, as an expression. dtype: of the registers; "": those of the result."""
+    kind, dtype = kind_of(node), dtype or register(node)
     if kind in ("sum", "prod", "or"):
         return literal(1 if kind == "prod" else 0, dtype)
     if dtype in FLOATS:
@@ -46,6 +46,9 @@ def combine(node: Node, a: str, b: str) -> str:
 
 def across(w: Writer, node: Node, x: str) -> str:
     """The reduction of a tile along its reduced axes, as an expression."""
+    if _widens(w, node):
+        w.used.add("gf_wide_sum")
+        return f"gf_wide_sum({x})"
     axes = [n for n, which in enumerate(("rows", "cols")) if w.reduced(which)]
     keep = ""
     if w.t.rows:
@@ -61,6 +64,13 @@ def across(w: Writer, node: Node, x: str) -> str:
             w.used.add(f"gf_combine_{name}")
             x = f"tl.reduce({x}, {axis}, gf_combine_{name}{keep})"
     return x
+
+
+def _widens(w: Writer, node: Node) -> bool:
+    """Whether a reduction of whole rows gives float64 sums of float32 values (those of loops are converted before)."""
+    argument = w.k.nodes[node.args[0]]
+    in_loop = w.t.held or (w.t.axis and not w.t.runs)
+    return not in_loop and register(node) != register(argument)
 
 
 def finished(w: Writer, r: int, x: str) -> None:
@@ -95,7 +105,8 @@ def operand(w: Writer, r: int, whole: bool) -> str:
         frozenset(d for which in ("rows", "cols") if w.reduced(which) for d in w.axis(which))
     )
     if mask:
-        x = f"tl.where({mask}, {x}, {identity(node)})"
+        kept = register(argument) if _widens(w, node) else ""
+        x = f"tl.where({mask}, {x}, {identity(node, kept)})"
     if whole and not covers(w, argument, mask):
         x = f"tl.broadcast_to({x}, {w.shape()})"
     return x
