@@ -49,47 +49,53 @@ class _Panel(Function):
     def __init__(self, parts: int, item: int = ITEM) -> None:
         super().__init__()
         self.parts, self.item = parts, item
+        self.raw = ""  # of three parts: whether the panel is packed raw
         self.tile, self.whole = parts * PART, BESIDE * parts * PART
         self.high = self.const(-65536, WORDS)  # the bits of a bfloat16 within a float32
         self.half = self.const(1 << 15, WORDS)
         self.sixteen = self.const(16, WORDS)
         self.one = self.const(1, WORDS)
 
-    def made(self, name: str, chunks: Callable[[bool], list[str]]) -> str:
-        """The function's text. chunks: packs the panel, raw or not, and returns the range of its values."""
-        seen = chunks(False)
-        if seen:
-            low, high = seen
-            self._end(low, high, lambda: chunks(True))
+    def made(self, name: str, body: Body) -> str:
+        """The function's text. body: packs 32 elements of K.
+
+        A panel of three parts is packed again, raw, if its range says so.
+        """
+        if self.parts == 1:
+            self.repeat(0, "%k_size", PADDED, lambda k: (body(k, []), None)[1])
+            return self.function(name, ARGUMENTS)
+        end = self.at("%to", self.mul(self.granules("%k_size", PADDED), self.whole))
+        self.line(f"llvm.store {self.i64(1)}, {self.at(end, 16)} : i64, !llvm.ptr")
+
+        def turn(again: str) -> None:
+            self.raw = self.compare("ne", again, 0)
+            needed = self.compare("ne", self(f"llvm.load {self.at(end, 16)} : !llvm.ptr -> i64"), 0)
+            self.branch(needed, lambda: self._turn(end, body))
+
+        self.repeat(0, self.i64(2), 1, turn)
         return self.function(name, ARGUMENTS)
 
-    def _end(self, low: str, high: str, again: Callable[[], object]) -> None:
-        """Write the end of a panel of three parts. again: packs it raw."""
+    def _turn(self, end: str, body: Body) -> None:
+        """Pack all of K, and write the end of the panel the first time."""
+        start = [(self.const(-1, WORDS), WORDS), (self.const(0, WORDS), WORDS)]
+        low, high = self.loop(0, "%k_size", PADDED, start, body)
         least, most = (self._exponent(how, x) for how, x in (("minui", low), ("maxui", high)))
         ends = [self.compare("slt", least, _LEAST), self.compare("sge", most, _MOST)]
-        bad = self(f"arith.ori {ends[0]}, {ends[1]} : i1")
-        end = self.at("%to", self.mul(self.granules("%k_size", PADDED), self.whole))
-        raw = self(f"arith.extui {bad} : i1 to i64")
-        for n, number in enumerate((least, most, raw)):
-            self.line(f"llvm.store {number}, {self.at(end, 8 * n)} : i64, !llvm.ptr")
-        self.branch(bad, lambda: (again(), None)[1])
+        raw = self(f"arith.extui {self(f'arith.ori {ends[0]}, {ends[1]} : i1')} : i1 to i64")
+
+        def write() -> None:
+            for n, number in enumerate((least, most, raw)):
+                self.line(f"llvm.store {number}, {self.at(end, 8 * n)} : i64, !llvm.ptr")
+
+        self.branch(self.raw, lambda: None, write)
 
     def _exponent(self, how: str, x: str) -> str:
         found = self(f"vector.reduction <{how}>, {x} : {WORDS} into i32")
         wide = self(f"arith.extui {found} : i32 to i64")
         return self.binary("shrui", wide, 24)
 
-    def chunks(self, body: Body) -> list[str]:
-        """A loop over K, 32 elements at a time, which carries the range of values where there is an end."""
-        start = [self.const(-1, WORDS), self.const(0, WORDS)] if self.parts > 1 else []
-        return self.loop(0, "%k_size", PADDED, [(x, WORDS) for x in start], body)
-
-    def put(self, raw: bool, given: Elements, to: str, seen: list[str]) -> list[str]:
+    def put(self, given: Elements, to: str, seen: list[str]) -> list[str]:
         """Write one row of words of each part. seen: the range of values so far."""
-        if raw or len(given) == 1:
-            for n, x in enumerate(given):
-                self.write(x, self.at(to, n * PART), WORDS, ROW, None)
-            return seen
         if seen:
             low, high = seen
             for x in given:
@@ -98,7 +104,19 @@ class _Panel(Function):
                 before = self(f"arith.subi {doubled}, {self.one} : {WORDS}")  # zeros: the largest
                 low = self(f"arith.minui {low}, {before} : {WORDS}")
             seen = [low, high]
-        rest = given
+            self.branch(self.raw, lambda: self._write(given, to), lambda: self._split(given, to))
+        elif len(given) == 1:
+            self._write(given, to)
+        else:
+            self._split(given, to)
+        return seen
+
+    def _write(self, given: Elements, to: str) -> None:
+        for n, x in enumerate(given):
+            self.write(x, self.at(to, n * PART), WORDS, ROW, None)
+
+    def _split(self, rest: Elements, to: str) -> None:
+        """Write the parts of float32 elements."""
         for part in range(self.parts):
             last = part == self.parts - 1
             tops = rest if last else (self._rounded(rest[0]), self._rounded(rest[1]))
@@ -108,7 +126,6 @@ class _Panel(Function):
             self.write(word, self.at(to, part * PART), WORDS, ROW, None)
             if not last:
                 rest = self._less(rest[0], tops[0]), self._less(rest[1], tops[1])
-        return seen
 
     def _rounded(self, x: str) -> str:
         """The nearest bfloat16, as bits of a float32."""
@@ -205,13 +222,15 @@ def pack(name: str, order: str, side: str, parts: int, item: int) -> str:
 
     rows = along_k if order == "k" else across
     turned = (order == "k") != (side == "a")
-    return e.made(name, lambda raw: e.chunks(_chunk(e, raw, rows, turned)))
+    return e.made(name, _chunk(e, rows, turned))
 
 
-def _chunk(
-    e: _Panel, raw: bool, rows: Callable[[str, str], Callable[[str], Elements]], turned: bool
-) -> Body:
+def _chunk(e: _Panel, rows: Callable[[str, str], Callable[[str], Elements]], turned: bool) -> Body:
     """The body of the loop over K. rows: loads of 32 elements of K and a tile. turned: they are transposed."""
+    kept = ""
+    if turned:  # on the stack: the text is a third of that with unrolled rows, and takes less time to compile
+        size = e.i64(2 * PART)
+        kept = e(f"llvm.alloca {size} x i8 {{alignment = 64 : i64}} : (i64) -> !llvm.ptr")
 
     def tile(k: str) -> Body:
         def write(t: str, seen: list[str]) -> list[str]:
@@ -219,14 +238,20 @@ def _chunk(
             if not turned:
 
                 def row(i: str, seen: list[str]) -> list[str]:
-                    return e.put(raw, load(i), e.row(k, t, i), seen)
+                    return e.put(load(i), e.row(k, t, i), seen)
 
                 return e.some(e.i64(0), e.i64(LANES), seen, row)
             given = [load(e.i64(i)) for i in range(LANES)]
-            columns = [transposed(e, list(rows_of)) for rows_of in zip(*given)]
-            for i, elements in enumerate(zip(*columns)):
-                seen = e.put(raw, elements, e.row(k, t, i), seen)
-            return seen
+            for n, block in enumerate(zip(*given)):
+                for i, column in enumerate(transposed(e, list(block))):
+                    e.write(column, e.at(kept, n * PART + i * ROW), WORDS, ROW, None)
+
+            def row_of_columns(i: str, seen: list[str]) -> list[str]:
+                at = e.at(kept, e.mul(i, ROW))
+                found = [e.read(e.at(at, n * PART), WORDS, ROW, None) for n in range(len(given[0]))]
+                return e.put(tuple(found), e.row(k, t, i), seen)
+
+            return e.some(e.i64(0), e.i64(LANES), seen, row_of_columns)
 
         return write
 
@@ -280,4 +305,4 @@ def gather(name: str, parts: int, item: int) -> str:
 
         return load
 
-    return e.made(name, lambda raw: e.chunks(_chunk(e, raw, rows, False)))
+    return e.made(name, _chunk(e, rows, False))
