@@ -32,7 +32,7 @@ from gflow.compiler.ir.frozen import CALL, ONCE, follow
 from gflow.compiler.ir.ssa import Body, Op, read_body
 from gflow.compiler.kernel.blocks import Problem
 from gflow.compiler.kernel.convolution import geometry
-from gflow.compiler.kernel.selection.cpu.blocking import FEW_ROWS
+from gflow.compiler.kernel.selection.cpu.blocking import FEW_ROWS, blocks_of, share_of_peak
 from gflow.compiler.kernel.selection.cpu.strips import strip_for
 from gflow.compiler.targets.processors import PROCESSORS, Processor, host_level
 from gflow.dialects import builder
@@ -46,6 +46,8 @@ from ..base import Pass
 
 #: the most columns of padding for each column of the weight
 _FILLED = 1.0
+#: the share of the peak of multiply-adds from which on products by AMX are faster than those with a packed weight
+_MUCH_FASTER = 1.3
 
 
 @record
@@ -118,13 +120,18 @@ def _windows(body: Body, o: Op) -> dict[str, object] | None:
 
 
 def _strip(p: Processor, body: Body, o: Op, attrs: dict[str, object]) -> int:
-    """The number of outputs of a strip; 0: not packed, as there would be too much padding, or the weight is dynamic."""
+    """The number of outputs of a strip; 0: not packed, as there would be too much padding, the weight is dynamic, or
+    the product is faster by AMX, whose panels are packed at each call."""
     (x, _), result = (body.types[v] for v in o.operands), body.types[o.results[0]]
     columns, k = result.shape[-1], packed_k(x, attrs)
     if varies(columns) or varies(k):
         return 0
-    rows = at_most(result.numel // columns)
-    width = strip_for(p, Problem(rows, columns, k), bool(attrs.get("depthwise")))
+    product = Problem(at_most(result.numel // columns), columns, k)
+    if o.name == "matmul" and p.amx is not None and product.rows > FEW_ROWS:
+        found = blocks_of(p, product, 1)
+        if share_of_peak(p, product, found, 1) > _MUCH_FASTER:
+            return 0
+    width = strip_for(p, product, bool(attrs.get("depthwise")))
     filled = -columns % width
     return width if filled <= _FILLED * columns else 0
 
