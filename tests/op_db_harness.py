@@ -198,7 +198,24 @@ def _run(op: Any, call: _Call, run: Run) -> Outcome:
     except Exception as error:
         return Outcome("run", _brief(error), 0, lowering, names)
     message = compare(op, plain, call.wanted)
+    if message and _as_near_as_eager(call, plain):
+        message = ""
     return Outcome("mismatch" if message else "pass", message, 0, lowering, names)
+
+
+def _as_near_as_eager(call: _Call, found: list[Tensor]) -> bool:
+    """Whether results in half precision are at most twice as far from float64 as eager's, which rounds between its
+    steps."""
+    if not any(t.dtype in (torch.bfloat16, torch.float16) for t in found):
+        return False
+    exact = call.function(*(t.double() if t.is_floating_point() else t for t in call.tensors))
+    if [t.shape for t in exact] != [t.shape for t in found]:
+        return False
+    return all(
+        bool(((a.double() - x).abs().amax() <= 2 * (b.double() - x).abs().amax()).item())
+        for a, b, x in zip(found, call.wanted, exact)
+        if x.is_floating_point() and x.numel()
+    )
 
 
 def _argument(given: Any, by_name: dict[str, Tensor], tensors: list[Tensor], n: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -200,6 +201,21 @@ def test_updates_that_no_program_can_make() -> None:
     expanded = torch.zeros(1, 3).expand(2, 3)
     assert "some of its elements are one in memory" in message(lambda x: x.add_(1), expanded)
     assert torch.equal(expanded, torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize(
+    "function", [torch.cov, torch.corrcoef, lambda x: torch.cov(x, correction=5)]
+)
+def test_numbers_that_pytorch_asks_for_in_its_own_code(function: Any) -> None:
+    """It makes a tensor of the number of observations, and asks for its value. With as many as are corrected for, the
+    result is infinite or NaN, and eager warns."""
+    x = torch.randn(3, 5, requires_grad=True)
+    graph = Call(lambda x: torch.autograd.grad(function(x).square().sum(), x)[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (wanted,) = torch.autograd.grad(function(x).square().sum(), x)
+        torch.testing.assert_close(graph(x), wanted, equal_nan=True)
+        torch.testing.assert_close(Call(function)(x), function(x), equal_nan=True)
 
 
 @pytest.mark.parametrize("dims", [-3, -1, 0, (0, -1)], ids=str)

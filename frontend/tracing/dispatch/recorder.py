@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 _PRIM_DEVICE = torch.ops.prim.device.default
 _SAME_VALUE = {aten.detach.default, aten.alias.default, aten.lift.default}
+_SCALAR = aten.scalar_tensor.default
 _LIFT_FRESH = aten.lift_fresh.default
 #: ops whose numbers are sizes of their result
 _RANGES = ("aten::arange", "prims::iota")
@@ -55,6 +56,12 @@ _SHIFTS = frozenset(
 )
 _DRAWS = torch.Tag.nondeterministic_seeded
 _ITEM = aten._local_scalar_dense.default
+
+
+def _is_literal(number: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a tensor of a number is one on the CPU whose value is known. kwargs: the options of the tensor."""
+    device = kwargs.get("device")
+    return type(number) in (int, float, bool) and (device is None or device.type == "cpu")
 
 
 def describe(loc: SourceLoc) -> str:
@@ -387,6 +394,10 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is _LIFT_FRESH:
             return self._lift_fresh(args[0], types)
+        if func is _SCALAR and _is_literal(args[0], kwargs):  # PyTorch's `cov` asks for its value
+            with untraced():
+                literal = func(*args, **kwargs)
+            return self._lift_fresh(literal, types)
         if func.namespace == "profiler":
             return func(*args, **kwargs)
         if func.namespace in ("c10d", "_c10d_functional"):
