@@ -11,7 +11,7 @@ from ir_interpreter import DTYPES, run_module
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
 from gflow.compiler.kernel.selection.gpu.attention import configs
-from gflow.compiler.targets import CUDA_ARCHS, Target
+from gflow.compiler.targets import CUDA_ARCHS, Target, parse_target
 from gflow.dialects import builder
 from gflow.dialects.dialect import make_context
 from gflow.dialects.docs import _function
@@ -82,6 +82,11 @@ CASES: dict[str, tuple[Any, ...]] = {
     "sliding, wide, bias": (
         (1, 96, 1, 200), (1, 96, 1, 200), (1, 96, 1, 200), {**SLIDING, "scale": 0.05}, ((1, 1, 96, 96), "f32")
     ),
+    "many channels, all keys": ((1, 20, 1, 130), (1, 34, 1, 130), (1, 34, 1, 130), {**PLAIN, "scale": 0.05}, None),
+    "many channels": ((1, 70, 4, 136), (1, 150, 2, 136), (1, 150, 2, 136), {"scale": 0.05, "causal": True}, None),
+    "many channels, dropout, documents": (
+        (1, 70, 1, 136), (1, 140, 1, 136), (1, 140, 1, 136), {**DROPOUT, "window": (60, 0)}, None, "ordered"
+    ),
     "documents": ((2, 160, 2, 16), (2, 160, 1, 16), (2, 160, 1, 16), PLAIN, None, "ordered"),
     "documents, sliding": ((2, 160, 1, 16), (2, 170, 1, 16), (2, 170, 1, 16), SLIDING, None, "ordered"),
     "documents in any order": ((1, 50, 1, 16), (1, 90, 1, 16), (1, 90, 1, 16), CAUSAL, None, "mixed"),
@@ -129,7 +134,16 @@ def _near(ours: Tensor, wanted: Tensor, dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((name, "f32") for name in CASES), ("grouped", "f16"), ("dropout", "bf16"), ("bias", "bf16")],
+    [
+        *((name, "f32") for name in CASES if not name.startswith("many")),
+        *((name, "bf16") for name in CASES if name.startswith("many")),
+        *(
+            ("grouped", "f16"),
+            ("dropout", "bf16"),
+            ("bias", "bf16"),
+            ("many channels, all keys", "f32"),
+        ),
+    ],
 )
 def test_numerics(name: str, dtype: str) -> None:
     """Forward and backward; a bias's gradient, too."""
@@ -203,12 +217,22 @@ def test_every_device_gets_a_config(arch: int, channels: int) -> None:
             found = configs(stem, dtype, sizes, Target("cuda", arch))
             assert found
             assert all(min(c.constants.values()) >= 16 for c in found)
+    if channels > 128:
+        assert configs("attention_value_grad", "bf16", sizes, Target("cuda", arch))
 
 
-@pytest.mark.parametrize("arch", [80, 90])
-def test_machine_code(arch: int) -> None:
-    """Tensor cores, no spills."""
-    shape = (2, 256, 4, 64)
+@pytest.mark.parametrize(
+    ("arch", "channels", "kernels"),
+    [
+        (80, 64, 2),
+        (90, 64, 2),
+        pytest.param(80, 256, 3, marks=pytest.mark.slow),
+        pytest.param(90, 256, 3, marks=pytest.mark.slow),
+    ],
+)
+def test_machine_code(arch: int, channels: int, kernels: int) -> None:
+    """Tensor cores, no spills; in half precision with many channels, dk and dv have a kernel each."""
+    shape = (2, 256, 4, channels)
     types = [_type(shape, "bf16")] * 3
     attrs = {"scale": 0.125, "causal": True}
     grads = [types[0], *types, types[0], _type((2, 4, 256), "f32")]
@@ -218,7 +242,8 @@ def test_machine_code(arch: int) -> None:
             options = CompileOptions(target=f"cuda:{arch}")
             program = compile_module(ir.Module.parse(text), options)
         add_device_code(program)
-        assert program.device_code
+        assert len(program.device_code) == (1 if name == "attention" else kernels)
         for code in program.device_code.values():
             assert not code.spills
+            assert code.shared <= parse_target(f"cuda:{arch}").device.shared_memory
             assert any(i.startswith("wgmma" if arch == 90 else "mma") for i in code.instructions)

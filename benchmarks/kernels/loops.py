@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -38,7 +38,12 @@ TARGET = "cuda:90"
 _MORE = 1.02
 
 #: of attention's kernels, products of a block of positions of q, one of k, and channels
-_PRODUCTS = {"attention": 2, "attention_query_grad": 3, "attention_key_grad": 4}
+_PRODUCTS = {
+    "attention": 2,
+    "attention_query_grad": 3,
+    "attention_key_grad": 4,
+    "attention_value_grad": 2,
+}
 
 Row = dict[str, Any]
 
@@ -52,10 +57,13 @@ class Case:
     attrs: Mapping[str, Any]
     channels: int = 0
 
-    def ideal(self, kernel: str, constants: Mapping[str, int]) -> float:
-        """Operations of the products that a block of one of its kernels needs an iteration."""
+    def ideal(self, kernel: str, constants: Mapping[str, int], kernels: Set[str]) -> float:
+        """Operations of the products that a block of one of its kernels needs an iteration. kernels: all of them."""
         block = 2.0 * constants["BLOCK_M"] * constants["BLOCK_N"]
-        return block * (_PRODUCTS.get(kernel, 0) * self.channels or constants["BLOCK_K"])
+        products = _PRODUCTS.get(kernel, 0)
+        if kernel == "attention_key_grad" and "attention_value_grad" in kernels:
+            products -= _PRODUCTS["attention_value_grad"]
+        return block * (products * self.channels or constants["BLOCK_K"])
 
     def program(self) -> Program:
         """It, compiled; with machine code."""
@@ -105,16 +113,16 @@ def rows_of(case: Case) -> dict[str, Row]:
     """What the model says of a case's kernels, by their names without the digest."""
     program, device = case.program(), parse_target(TARGET).device
     rows: dict[str, Row] = {}
-    for step in program.steps:
-        if not isinstance(step, LaunchStep):
-            continue
+    steps = [s for s in program.steps if isinstance(s, LaunchStep)]
+    kernels = {s.kernel.rpartition("_")[0] for s in steps}
+    for step in steps:
         code = program.device_code[f"{step.kernel}/{step.config}"]
         config = program.triton[step.kernel].configs[step.config]
         time = kernel_time(code, device, prod(step.grid), config.constants)
         assert time is not None
         assert time.main is not None
         main, kernel = time.main, step.kernel.rpartition("_")[0]
-        ideal = case.ideal(kernel, config.constants) / PIPES[90].tensor
+        ideal = case.ideal(kernel, config.constants, kernels) / PIPES[90].tensor
         rows[kernel] = {
             "config": str(config),
             "registers": code.registers,

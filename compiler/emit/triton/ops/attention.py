@@ -1,8 +1,8 @@
 """The launches of attention, forward and backward (FlashAttention).
 
 The forward is one kernel. The backward has a kernel for dq, which also stores sum(dy * y) of each row for the following
-ones, a kernel for dk and dv, and one for the bias's gradient if that is needed. Each element of a result is summed by
-one program in a fixed order, so results are deterministic.
+ones, a kernel for dk and dv (one for each in half precision with many channels), and one for the bias's gradient if
+that is needed. Each element of a result is summed by one program in a fixed order, so results are deterministic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from ..language import device_functions
 from ..language.parameters import Parameters, is_wide
 from ..program_builder import Builder, Source
 from . import library_attention
-from .attention_text import BIAS_GRAD, FORWARD, HELPERS, KEPT, KEY_GRAD, PRECISION, QUERY_GRAD
+from .attention_text import (
+    BIAS_GRAD,
+    FORWARD,
+    GRADIENTS,
+    HELPERS,
+    KEPT,
+    KEY_GRAD,
+    PRECISION,
+    QUERY_GRAD,
+)
 
 #: scales of at least this can be part of exp2's multiply-add: they preserve the order of scores, and -inf
 _LEAST = 2.0**-100
@@ -58,6 +67,7 @@ def _by_library(b: Builder, o: Op) -> bool:
 _BACKWARD = {
     "attention_query_grad": (QUERY_GRAD, "cdiv(rows, BLOCK_M) * batches * heads", ("dq",)),
     "attention_key_grad": (KEY_GRAD, "cdiv(columns, BLOCK_N) * batches * (heads // GROUP)", ("dk", "dv")),
+    "attention_value_grad": (KEY_GRAD, "cdiv(columns, BLOCK_N) * batches * (heads // GROUP)", ("dv",)),
     "attention_bias_grad": (BIAS_GRAD, "parts", ("dbias",)),
 }  # fmt: skip
 
@@ -68,14 +78,21 @@ def attention_grad(b: Builder, o: Op) -> None:
         return
     types = [b.body.types[v] for v in o.operands]
     delta = b.scratch(4 * types[5].numel)
-    for stem in kernels_of(o):
+    stems = kernels_of(o, b.body)
+    for stem in stems:
         text, grid, results = _BACKWARD[stem]
+        if stem == "attention_key_grad" and "attention_value_grad" in stems:
+            results = ("dk",)
+        if text is KEY_GRAD:
+            text = GRADIENTS.format("dk" in results, "dv" in results) + text
         call = _Call(b, o, 1)
+        values = () if stem == "attention_value_grad" else ("v",)
         given = ("dy", "y") if stem == "attention_query_grad" else ("dy",)
-        call.tensors(*given, "q", "k", "v")
+        call.tensors(*given, "q", "k", *values)
         call.extras()
         call.pointer("sums", o.operands[5])
-        call.p.pointer("delta", "f32", delta)
+        if values:
+            call.p.pointer("delta", "f32", delta)
         for name in results:
             value = o.results[("dq", "dk", "dv", "dbias").index(name)]
             call.pointer(name, value)

@@ -8,6 +8,9 @@ from __future__ import annotations
 #: float32 products by precision
 PRECISION = '\nPRECISION = tl.constexpr("{}")\n'
 
+#: which gradients a kernel over blocks of k and v computes
+GRADIENTS = "\nKEYS = tl.constexpr({})\nVALUES = tl.constexpr({})\n"
+
 HELPERS = '''
 
 @triton.jit
@@ -344,17 +347,17 @@ def add_keys(
     BLOCK_N: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCS: tl.constexpr,
     BIAS: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr,
 ):
-    '''What positions lo … hi of q add to dk and dv.'''
+    '''What positions lo … hi of q add to dk (with KEYS) and dv (with VALUES).'''
     for top in tl.range(lo, hi, BLOCK_M):
         i = top + tl.arange(0, BLOCK_M)
         queries = rows_of(q, i, q_s, rows, D, BLOCK_D, Q_STEP, CHECK)
         grads = rows_of(dy, i, dy_s, rows, DV, BLOCK_DV, DY_STEP, CHECK)
         if CHECK:
             total = tl.load(sums + i, mask=i < rows, other=float("inf"))
-            own = tl.load(delta + i, mask=i < rows, other=0.0)
         else:
             total = tl.load(sums + i)
-            own = tl.load(delta + i)
+        if KEYS:
+            own = tl.load(delta + i, mask=i < rows, other=0.0) if CHECK else tl.load(delta + i)
         s = tl.dot(keys, tl.trans(queries), input_precision=PRECISION)
         of_i = 0
         if DOCS:
@@ -364,16 +367,19 @@ def add_keys(
             RIGHT, DOCS, BIAS, False,
         )
         p = weights_of(s, total[None, :] * 1.4426950408889634, scale, FOLD)
-        dp = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
+        if KEYS:
+            dp = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
+        weights = p
         if DROPOUT:
             keeps = tl.trans(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE))
-            dp = tl.where(keeps, dp / keep, 0.0)
             weights = tl.where(keeps, p / keep, 0.0)
-        else:
-            weights = p
-        dv_sum = tl.dot(weights.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
-        ds = p * (dp - own[None, :])
-        dk_sum = tl.dot(ds.to(queries.dtype), queries, dk_sum, input_precision=PRECISION)
+            if KEYS:
+                dp = tl.where(keeps, dp / keep, 0.0)
+        if VALUES:
+            dv_sum = tl.dot(weights.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
+        if KEYS:
+            ds = p * (dp - own[None, :])
+            dk_sum = tl.dot(ds.to(queries.dtype), queries, dk_sum, input_precision=PRECISION)
     return dk_sum, dv_sum
 
 
@@ -388,12 +394,17 @@ def KERNEL(
     batch = (shared // (heads // GROUP)).to(tl.int64)
     of_group = (shared % (heads // GROUP)).to(tl.int64)
     k += batch * k_b + of_group * k_h
-    v += batch * v_b + of_group * v_h
     j = start + tl.arange(0, BLOCK_N)
     keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, EDGE_N)
-    values = rows_of(v, j, v_t, columns, DV, BLOCK_DV, V_STEP, EDGE_N)
-    dk_sum = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    dv_sum = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    values = 0.0
+    dk_sum = 0.0
+    dv_sum = 0.0
+    if KEYS:
+        v += batch * v_b + of_group * v_h
+        values = rows_of(v, j, v_t, columns, DV, BLOCK_DV, V_STEP, EDGE_N)
+        dk_sum = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    if VALUES:
+        dv_sum = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     of_j = 0
     if DOCS:
         q_docs += batch * q_docs_b
@@ -402,13 +413,16 @@ def KERNEL(
     lo, first, last, hi = span(
         start, columns, k_docs, k_docs_t, rows, q_docs, q_docs_s, right, left, BLOCK_N, BLOCK_M, RIGHT, LEFT, DOCS,
     )
-    if not SPLIT:
-        first = hi
+    if not SPLIT and (LEFT or RIGHT or DOCS):
+        first = hi  # one loop, with masks
     for member in range(GROUP):
         h = of_group * GROUP + member
         head = batch * heads + h
         q_head = q + batch * q_b + h * q_h
         dy_head = dy + batch * dy_b + h * dy_h
+        delta_head = 0
+        if KEYS:
+            delta_head = delta + head * rows
         if BIAS != 0:
             bias_head = bias + batch * bias_b + h * bias_h
         else:
@@ -416,28 +430,30 @@ def KERNEL(
         if LEFT or RIGHT or DOCS:
             dk_sum, dv_sum = add_keys(
                 dk_sum, dv_sum, keys, values, q_head, dy_head, j, of_j, start, lo, first, q_s, dy_s, sums + head *
-                rows, delta + head * rows, q_docs, q_docs_s, left, right, bias_head, bias_i, bias_j, rng, stream, head,
+                rows, delta_head, q_docs, q_docs_s, left, right, bias_head, bias_i, bias_j, rng, stream, head,
                 rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, LEFT,
                 RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_M,
             )
         if SPLIT or not (LEFT or RIGHT or DOCS):
             dk_sum, dv_sum = add_keys(
                 dk_sum, dv_sum, keys, values, q_head, dy_head, j, of_j, start, first, last, q_s, dy_s, sums + head *
-                rows, delta + head * rows, q_docs, q_docs_s, left, right, bias_head, bias_i, bias_j, rng, stream, head,
+                rows, delta_head, q_docs, q_docs_s, left, right, bias_head, bias_i, bias_j, rng, stream, head,
                 rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, False,
                 False, False, BIAS, DROPOUT, WHOLE, EDGE_M,
             )
         if SPLIT and (LEFT or DOCS):
             dk_sum, dv_sum = add_keys(
                 dk_sum, dv_sum, keys, values, q_head, dy_head, j, of_j, start, last, hi, q_s, dy_s, sums + head * rows,
-                delta + head * rows, q_docs, q_docs_s, left, right, bias_head, bias_i, bias_j, rng, stream, head, rows,
+                delta_head, q_docs, q_docs_s, left, right, bias_head, bias_i, bias_j, rng, stream, head, rows,
                 columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, LEFT, RIGHT,
                 DOCS, BIAS, DROPOUT, WHOLE, EDGE_M,
             )
-    dk += batch * dk_b + of_group * dk_h
-    put_rows(dk, j, dk_s, columns, dk_sum * scale, D, BLOCK_D, EDGE_N)
-    dv += batch * dv_b + of_group * dv_h
-    put_rows(dv, j, dv_s, columns, dv_sum, DV, BLOCK_DV, EDGE_N)
+    if KEYS:
+        dk += batch * dk_b + of_group * dk_h
+        put_rows(dk, j, dk_s, columns, dk_sum * scale, D, BLOCK_D, EDGE_N)
+    if VALUES:
+        dv += batch * dv_b + of_group * dv_h
+        put_rows(dv, j, dv_s, columns, dv_sum, DV, BLOCK_DV, EDGE_N)
 """
 
 BIAS_GRAD = """

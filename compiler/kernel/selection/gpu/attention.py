@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gflow.compiler.targets import Device, Target
+from gflow.compiler.targets import Target
 from gflow.compiler.targets.devices import MMA_SHARED, TF32X3
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.attention import extras
 from gflow.dialects.program import TritonConfig
+from gflow.dialects.types import HALVES
 
 from ....ir.errors import CannotLower
 from ....ir.ssa import Body, Op
@@ -46,12 +47,15 @@ _AMPERE: _Table = {
     "attention_query_grad": {
         64: (_Way(128, 32, 4, 2), _Way(64, 32, 4, 3), _Way(64, 64, 4, 3), _Way(32, 32, 4, 2)),
         128: (_Way(64, 64, 8, 2), _Way(64, 32, 8, 2), _Way(32, 64, 4, 2), _Way(32, 32, 4, 2)),
-        256: (_Way(32, 64, 8, 1), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 4, 1)),
+        256: (_Way(64, 64, 8, 1), _Way(32, 64, 8, 1), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 4, 1)),
     },
     "attention_key_grad": {
         64: (_Way(32, 64, 4, 3), _Way(32, 64, 4, 2), _Way(32, 128, 8, 3), _Way(32, 32, 4, 2)),
         128: (_Way(64, 64, 8, 2), _Way(64, 32, 8, 2), _Way(32, 32, 4, 2), _Way(32, 32, 8, 1)),
-        256: (_Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 8, 1), _Way(16, 32, 4, 1)),
+        256: (_Way(64, 64, 8, 2), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 8, 1), _Way(16, 32, 4, 1)),
+    },
+    "attention_value_grad": {
+        256: (_Way(64, 64, 8, 2), _Way(64, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 8, 1), _Way(16, 32, 4, 1)),
     },
 }  # fmt: skip
 
@@ -65,12 +69,15 @@ _HOPPER: _Table = {
     "attention_query_grad": {
         64: (_Way(128, 64, 8, 3), _Way(64, 64, 8, 2), _Way(64, 64, 4, 3), _Way(64, 32, 4, 2)),
         128: (_Way(128, 64, 8, 3), _Way(64, 64, 8, 2), _Way(64, 32, 4, 3), _Way(32, 32, 4, 2)),
-        256: (_Way(128, 32, 8, 2), _Way(32, 32, 8, 2), _Way(64, 32, 8, 2), _Way(32, 32, 8, 1)),
+        256: (_Way(128, 32, 8, 3), _Way(128, 32, 8, 2), _Way(32, 32, 8, 2), _Way(64, 32, 8, 2), _Way(32, 32, 8, 1)),
     },
     "attention_key_grad": {
         64: (_Way(64, 64, 4, 3), _Way(32, 64, 4, 2), _Way(64, 128, 8, 3), _Way(32, 32, 4, 2)),
         128: (_Way(32, 64, 4, 3), _Way(32, 128, 8, 3), _Way(32, 64, 8, 2), _Way(32, 32, 4, 2)),
-        256: (_Way(32, 64, 8, 3), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 8, 1)),
+        256: (_Way(32, 128, 8, 3), _Way(32, 64, 8, 3), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 8, 1)),
+    },
+    "attention_value_grad": {
+        256: (_Way(32, 128, 8, 3), _Way(32, 64, 8, 3), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 8, 1)),
     },
 }  # fmt: skip
 
@@ -120,12 +127,20 @@ _BIAS_GRAD = {
 }  # fmt: skip
 
 
-def kernels_of(o: Op) -> tuple[str, ...]:
-    """The kernels of an attention op, in the order in which they run."""
+def kernels_of(o: Op, body: Body) -> tuple[str, ...]:
+    """The kernels of an attention op, in the order in which they run.
+
+    In half precision with many channels, the gradients of k and v have a kernel each (`attention_key_grad` computes
+    both elsewhere): five products instead of four, but in blocks twice as large.
+    """
     if o.name == "attention":
         return ("attention",)
     bias = ("attention_bias_grad",) if len(o.results) > 3 else ()
-    return ("attention_query_grad", "attention_key_grad", *bias)
+    q, v = (body.types[o.operands[n]] for n in (1, 3))
+    channels = max(_block(q.shape[3]), _block(v.shape[3]))
+    apart = q.dtype in HALVES and channels in _HOPPER["attention_value_grad"]
+    of_values = ("attention_value_grad",) if apart else ()
+    return ("attention_query_grad", "attention_key_grad", *of_values, *bias)
 
 
 def sizes_of(o: Op, body: Body) -> dict[str, int]:
@@ -171,7 +186,7 @@ def choose_attention(o: Op, body: Body, target: Target, tf32: bool) -> Choice:
     sizes = sizes_of(o, body)
     dtype = body.types[o.operands[0]].dtype
     ways = []
-    for stem in kernels_of(o):
+    for stem in kernels_of(o, body):
         precision = _precision(stem, sizes, target, tf32) if dtype == "f32" else ""
         ways.append(way_of(configs(stem, dtype, sizes, target, precision)[0], 1, precision))
     sums = 0 if o.name == "attention" else -(-4 * body.types[o.operands[5]].numel // 64) * 64
@@ -214,17 +229,25 @@ def configs(
     if stem != "attention_bias_grad" and (sizes["BIAS"] or sizes["DROPOUT"]):
         ways = ways[min(len(ways) - 1, 1) :]
     d = target.device
-    fitting = [w for w in ways if _shared(stem, w, sizes, item, d) <= d.shared_memory] or [
+    fitting = [w for w in ways if _shared(stem, w, sizes, item, target) <= d.shared_memory] or [
         _Way(16, 16, 4, 1)
     ]
     return [TritonConfig({"BLOCK_M": w.m, "BLOCK_N": w.n}, w.warps, w.stages) for w in fitting]
 
 
-def _shared(stem: str, way: _Way, sizes: Mapping[str, int], item: int, device: Device) -> int:
-    """Bytes of shared memory: the resident blocks, the prefetched ones, and (in the backward) softmax weights."""
+def _shared(stem: str, way: _Way, sizes: Mapping[str, int], item: int, target: Target) -> int:
+    """Bytes of shared memory: the resident blocks, the prefetched ones, and (in the backward) softmax weights.
+
+    Tensor cores that read shared memory (sm_90) take the weights from registers. On sm_80, in half precision, a loop
+    waits for its block before it requests the next one, which needs one stage less.
+    """
     d, dv = sizes["BLOCK_D"], sizes["BLOCK_DV"]
-    stays, passes = (way.n, way.m) if stem == "attention_key_grad" else (way.m, way.n)
-    kept = stays * d if stem == "attention" else stays * (d + dv)
-    weights = 0 if stem == "attention" else way.m * way.n
-    stages = max(1, way.stages - device.register_stages)
-    return item * (kept + stages * passes * (d + dv) + weights)
+    of_keys = stem in ("attention_key_grad", "attention_value_grad")
+    stays, passes = (way.n, way.m) if of_keys else (way.m, way.n)
+    kept = stays * (d if stem in ("attention", "attention_value_grad") else d + dv)
+    in_registers = stem == "attention" or (item == 2 and target.has(MMA_SHARED))
+    weights = 0 if in_registers else way.m * way.n
+    ahead = int(item == 2 and not target.has(MMA_SHARED))
+    stages = max(1, way.stages - max(ahead, target.device.register_stages))
+    numbers = 8 * passes * stages if of_keys else 0
+    return numbers + item * (kept + stages * passes * (d + dv) + weights)
