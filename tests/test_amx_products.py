@@ -15,8 +15,9 @@ from torch import Tensor, nn
 import gflow as flow
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.kernel.blocks import AMX_LANES, BF16X6, Blocks, Problem
+from gflow.compiler.kernel.contest import Contest
 from gflow.compiler.kernel.selection.cpu import blocking, chooser
-from gflow.compiler.targets.processors import Processor
+from gflow.compiler.targets.processors import PROCESSORS, Processor
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import Program, processor
 from gflow.runtime import Executable
@@ -196,6 +197,17 @@ def test_convolutions_in_halves(channels: int) -> None:
     for found, wanted in ((y, exact), (gradient, other.weight.grad)):
         error = (found.double() - wanted).square().mean().sqrt() / wanted.square().mean().sqrt()
         assert error < 4 * 2.0**-8
+
+
+def test_dynamic_rows_follow_the_middle_of_the_range() -> None:
+    """Tiles have 32 rows, so few rows at most calls are for other kernels."""
+    p = PROCESSORS[AMX]
+    assert blocking.blocks_of(p, Problem(1024, 768, 768), 1).precision == BF16X6
+    assert blocking.blocks_of(p, Problem(1024, 768, 768, usual_rows=256), 1).precision == BF16X6
+    few = Problem(1024, 768, 768, usual_rows=32)
+    assert blocking.blocks_of(p, few, 1).precision == ""
+    assert not blocking.halves_are_faster(p, few)
+    assert "(mostly 32)" in str(Contest(few, "k", "k").shorter())
 
 
 def test_errors_are_below_those_of_the_library(runs_on: str) -> None:

@@ -8,7 +8,7 @@ share    the part of C that a thread computes before it asks for more: the rows 
 from __future__ import annotations
 
 from gflow.compiler.targets.processors import ANY
-from gflow.dialects.extents import at_most
+from gflow.dialects.extents import at_most, typical, varies
 from gflow.dialects.records import record
 
 #: bytes of a float32; elements of a vector; packed panels are padded to a multiple of `PADDED` elements along K
@@ -114,16 +114,26 @@ class Problem:
     """A product, or a batch of such: rows and columns of each result, and K, the size of the reduction dimension.
 
     Sizes may be dynamic dimensions; decisions use their greatest values.
+
+    Attributes:
+        usual_rows: the rows in the middle of a dynamic dimension's range; 0: rows are not dynamic.
     """
 
     rows: int
     columns: int
     k: int
     batch: int = 1
+    usual_rows: int = 0
 
     def most(self) -> Problem:
         """The problem at the greatest values of dynamic dimensions."""
-        return Problem(*(at_most(n) for n in (self.rows, self.columns, self.k, self.batch)))
+        usual = typical(self.rows) if varies(self.rows) else 0
+        return Problem(*map(at_most, self.sizes), usual_rows=usual)
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Rows, columns, K and the number of products."""
+        return self.rows, self.columns, self.k, self.batch
 
 
 def item_of(precision: str) -> int:

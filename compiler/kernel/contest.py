@@ -45,7 +45,7 @@ class Contest:
         """
         found = self.product
         while _count(found) > _MOST:
-            sizes = vars(found)
+            sizes = dict(zip(("rows", "columns", "k", "batch"), found.sizes))
             longest = max(sizes, key=lambda name: sizes[name])
             found = replace(found, **{longest: -(-sizes[longest] // 2)})
         return replace(self, product=found)
@@ -53,7 +53,8 @@ class Contest:
     def __str__(self) -> str:
         p = self.product
         batch = f"{p.batch} of " if p.batch > 1 else ""
-        return f"{batch}{p.rows}x{p.k} {self.a}, {p.k}x{p.columns} {self.b}"
+        usual = f" (mostly {p.usual_rows})" if p.usual_rows else ""
+        return f"{batch}{p.rows}x{p.k} {self.a}{usual}, {p.k}x{p.columns} {self.b}"
 
 
 def _count(p: Problem) -> int:

@@ -49,7 +49,13 @@ def blocks_of(p: Processor, product: Problem, threads: int, halves: bool = False
 def halves_are_faster(p: Processor, product: Problem) -> bool:
     """Whether a product of bfloat16 values is made by AMX, in tiles that are not mostly empty."""
     tiles = min(product.rows, product.columns, product.k) > FEW_ROWS
-    return p.amx is not None and tiles
+    return p.amx is not None and tiles and not _mostly_small(product)
+
+
+def _mostly_small(product: Problem) -> bool:
+    """Whether a dynamic number of rows is too small for AMX at most calls: its tiles have 32 rows, and each call packs
+    B in three parts, so 8 rows take two to three times as long as by multiply-adds."""
+    return 0 < product.usual_rows < 2 * AMX_LANES
 
 
 def cut(p: Processor, contest: Contest, threads: int) -> Blocks:
@@ -158,7 +164,7 @@ def _candidates(
     kinds = [
         (height, LANES * vectors, p.kc, p.near // 2, p.block, "") for height, vectors in p.tiles
     ]
-    if p.amx is not None:
+    if p.amx is not None and not _mostly_small(product):
         kinds.append((AMX_LANES, AMX_LANES, p.amx.kc, p.amx.near, p.amx.block, BF16X6))
     if halves and p.amx is not None:
         longest = p.amx.kc * PARTS[BF16X6]

@@ -399,7 +399,9 @@ class Chooser:
         except ManyRuns:
             return None
         batch, (n, k) = runs[0][0], (z.shape[-1], x.shape[-1])
-        product = Problem(longest(parts), n, k, batch).most()
+        one = parts[0][1]
+        whole = one if len(parts) == 1 and isinstance(one, int) else longest(parts)
+        product = Problem(whole, n, k, batch).most()
         a = "k" if strides[0][-1] == 1 or k == 1 else "lanes"
         b = contiguous(strides[1][-2], strides[1][-1], k == 1)
         time = of_product(batch, parts[0][1], n, k)
