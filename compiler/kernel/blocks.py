@@ -128,7 +128,8 @@ class Problem:
     def most(self) -> Problem:
         """The problem at the greatest values of dynamic dimensions."""
         usual = typical(self.rows) if varies(self.rows) else 0
-        return Problem(*map(at_most, self.sizes), usual_rows=usual)
+        rows, columns, k, batch = map(at_most, self.sizes)
+        return Problem(rows, columns, k, batch, usual)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
