@@ -293,3 +293,25 @@ def test_numbers_that_are_not_finite(where: int, number: float) -> None:
     grads = torch.autograd.grad(wanted, (q, k, v), tensors[3][:, :, 0])
     for ours, theirs in zip((y[:, :, 0], dq, dk, dv), (wanted.detach(), *grads), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("rows", "keys"), [(3, 70), (70, 70)])
+def test_half_precision_is_widened(dtype: torch.dtype, rows: int, keys: int) -> None:
+    """With gradients, in views that are not dense; errors are no larger than eager's."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=rows == keys)
+        return (y, *torch.autograd.grad(y, (q, k, v), grad))
+
+    generator = torch.Generator().manual_seed(keys)
+    shapes = [(2, rows, 4, 32), (2, keys, 4, 32), (2, keys, 4, 32), (2, rows, 4, 32)]
+    given = [torch.randn(s, generator=generator).to(dtype).transpose(1, 2) for s in shapes]
+    leaves = [t.requires_grad_(n < 3) for n, t in enumerate(given)]
+    graph = gflow.compile(attend)
+    found, eager = graph(*leaves), attend(*leaves)
+    exact = attend(*(t.detach().double().requires_grad_(t.requires_grad) for t in leaves))
+    for f, e, x in zip(found, eager, exact, strict=True):
+        ours, theirs = ((t.double() - x).square().mean().sqrt() for t in (f, e))
+        assert ours <= 1.2 * theirs
+        assert f.dtype == dtype

@@ -36,9 +36,9 @@ func.func @few(%q: tensor<1x3x8x64xf32>, %k: tensor<1x300x2x64xf32>) -> tensor<1
   return %0#0 : tensor<1x3x8x64xf32>
 }
 
-// Halves and float64 are PyTorch's.
+// Halves are widened to float32.
 // V4-LABEL: func.func @halves(
-// V4:       "gflow.attention"{{.*}}gflow.kernel = {kind = "pytorch"
+// V4:       "gflow.attention"{{.*}}gflow.kernel = {block = array<i64: {{[0-9]+}}>, kind = "attention"{{.*}}widened = array<i64: 0, 3>}
 func.func @halves(%q: tensor<1x64x2x64xbf16>) -> tensor<1x64x2x64xbf16> {
   %0:2 = "gflow.attention"(%q, %q, %q) {causal = false, operandSegmentSizes = array<i32: 1, 2, 0, 0, 0, 0, 0, 0>, scale = 1.250000e-01 : f64} : (tensor<1x64x2x64xbf16>, tensor<1x64x2x64xbf16>, tensor<1x64x2x64xbf16>) -> (tensor<1x64x2x64xbf16>, tensor<1x2x64xf32>)
   return %0#0 : tensor<1x64x2x64xbf16>

@@ -30,9 +30,9 @@ func.func @convolution(%x: tensor<2x10x10x16xbf16>, %w: tensor<32x16x3x3xbf16>) 
   return %0 : tensor<2x8x8x32xbf16>
 }
 
-// PyTorch's attention on float16, which is slow, is widened; the logarithms of its sums are float32.
+// Attention is gflow's own on widened values; the logarithms of its sums are float32.
 // CHECK-LABEL: func.func @call(
-// CHECK:       kind = "pytorch", scratch = 1024 : i64, then = [{{.*}}], widened = array<i64: 0, 1, 2, 3>}
+// CHECK:       kind = "attention{{(_rows)?}}", scratch = {{[0-9]+}} : i64, then = [{{.*}}], tile = array<i64: {{.*}}>, widened = array<i64: 0, 1, 2, 3>}
 func.func @call(%q: tensor<1x4x2x8xf16>, %k: tensor<1x4x2x8xf16>, %v: tensor<1x4x2x8xf16>) -> tensor<1x4x2x8xf16> {
   %0:2 = "gflow.attention"(%q, %k, %v) {causal = true, scale = 0.125 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<1x4x2x8xf16>, tensor<1x4x2x8xf16>, tensor<1x4x2x8xf16>) -> (tensor<1x4x2x8xf16>, tensor<1x2x4xf32>)
   return %0#0 : tensor<1x4x2x8xf16>

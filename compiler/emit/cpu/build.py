@@ -151,7 +151,8 @@ def _attention(call: Callable[[Builder, Op], None]) -> Callable[[Builder, Op], N
         # start-up time: most programs have no attention
         from .attention import steps as own
 
-        (own.attention if o.name == "attention" else own.attention_grad)(b, o)
+        steps = own.attention if o.name == "attention" else own.attention_grad
+        halves.widening_call(steps)(b, o)
 
     return add
 

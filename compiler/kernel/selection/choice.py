@@ -256,8 +256,8 @@ CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "rows": _BLOCKED,
     "packed": ("tile", "block", "into", *_SHARED, "then"),
     "patches": (*_BLOCKED, "copies", "patches"),
-    "attention": ("tile", "block", "tuned"),
-    "attention_rows": ("tile", "block", "tuned"),
+    "attention": ("tile", "block", "widened", "then", "tuned"),
+    "attention_rows": ("tile", "block", "widened", "then", "tuned"),
 }
 
 _LAUNCHES = ("block", "warps", "stages", "then", "tuned")

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from gflow.compiler.targets.processors import ANY, Processor
 from gflow.dialects.amp import amp_of
 from gflow.dialects.attributes import read
-from gflow.dialects.extents import Count, Piece, at_most, longest, varies
+from gflow.dialects.extents import Count, Piece, at_most, longest, typical, varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import SHARD, START
@@ -54,6 +54,10 @@ from .strips import strips_of
 
 #: the fewest rows of a half-precision product that are widened at a time; each chunk packs B again
 _LEAST_ROWS = 128
+
+#: keys times channels from which on PyTorch's attention in bfloat16 is faster with AMX (Emerald Rapids: 512 × 64 takes
+#: 0.77 to 0.9 of its time, 768 × 64 and 512 × 128 1.3 of it)
+_LONG = 1 << 15
 
 KERNEL, PYTORCH, NONE = Choice("kernel"), Choice("pytorch"), Choice("none")
 
@@ -102,7 +106,7 @@ class Chooser:
         if o.name not in OTHERS:
             raise CannotLower(f"gflow.{o.name} has no CPU code; run gflow-fuse first")
         if o.name in NEEDED and self.processor is not None:
-            own = attention_of(self.processor, o, self.lives.body.types, self.threads)
+            own = self._attention(self.processor, o)
             if own is not None:
                 return own
         if o.name in NEEDED and read(OPS[o.name], o.op.attributes)["formula"]:
@@ -448,6 +452,35 @@ class Chooser:
 
     # -- half precision
 
+    def _attention(self, p: Processor, o: Op) -> Choice | None:
+        """gflow's own attention, on values that are widened to float32 where they are in half precision.
+
+        Long bfloat16 attention is faster in PyTorch's kernel where that uses AMX.
+        """
+        types, values = self.lives.body.types, (*o.operands, *o.results)
+        if all(types[v].dtype not in HALVES for v in values):
+            return attention_of(p, o, types, self.threads)
+        keys = types[o.operands[NEEDED[o.name] // 3]]  # k, after q, or after dy and q
+        if p.amx and keys.dtype == "bf16" and typical(keys.shape[1]) * keys.shape[3] > _LONG:
+            return None
+        wide = list(types)
+        for v in values:
+            wide[v] = _float(types[v])
+        own = attention_of(p, o, wide, self.threads)
+        if own is None:
+            return None
+        numbers, then, scratch = self._widened(o)
+        return replace(own, scratch=own.scratch + scratch, widened=numbers, then=then)
+
+    def _widened(self, o: Op) -> tuple[tuple[int, ...], tuple[Way, ...], int]:
+        """The positions of an op's values in half precision, their conversions, and the bytes of the float32 copies."""
+        values = (*o.operands, *o.results)
+        types = [self.lives.body.types[v] for v in values]
+        numbers = _halves(values, types)
+        strides = [self.lives.at[v].strides for v in values]
+        scratch = sum(_up(4 * types[n].numel) for n in numbers)
+        return numbers, _conversions(numbers, types, strides, len(o.operands)), scratch
+
     def _in_pieces(self, types: Sequence[TensorType]) -> bool:
         """Whether a half-precision product is widened to float32 in chunks of rows."""
         (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
@@ -460,10 +493,7 @@ class Chooser:
         types = [self.lives.body.types[v] for v in values]
         if amp_of(o.op).kind != "allow" or all(ty.dtype != "f16" for ty in types):
             return PYTORCH
-        numbers = _halves(values, types)
-        strides = [self.lives.at[v].strides for v in values]
-        scratch = sum(_up(4 * types[n].numel) for n in numbers)
-        then = _conversions(numbers, types, strides, len(o.operands))
+        numbers, then, scratch = self._widened(o)
         return Choice("pytorch", scratch, widened=numbers, then=then)
 
 
