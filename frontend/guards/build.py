@@ -140,7 +140,9 @@ class Reading:
         refuse_shared_arrays(self.name, after, updated, home)
         own = {id(d) for m in self.table.modules for d in (m._parameters, m._buffers, m._modules)}
         reads = [
-            r for r in after.found if r.kind not in ("slot", "size") or id(r.holder) not in own
+            r
+            for r in after.found
+            if r.kind not in ("slot", "size", "keys") or id(r.holder) not in own
         ]
         reads = [*map(_as_before(before), reads)]
         reads += [

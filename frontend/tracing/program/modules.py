@@ -56,7 +56,7 @@ class ModuleTable:
         object.__setattr__(self, "_parameters", parameters)
         parents = [m._modules for m in self.modules]
         object.__setattr__(self, "_tree", (parents, _children(parents)))
-        object.__setattr__(self, "_held", (held, [*map(len, held)]))
+        object.__setattr__(self, "_held", (held, [*map(tuple, held)]))
         object.__setattr__(self, "_kinds", {*map(type, self.modules)})
         # snapshots of the latest comparison of tensors and of modes, and these modes
         object.__setattr__(self, "_latest", [None, None, ()])
@@ -66,18 +66,18 @@ class ModuleTable:
         return collect_modules(roots, self) if roots else self
 
     def is_current(self) -> bool:
-        """Whether every parameter, buffer and submodule is still the same, and no module has more."""
+        """Whether every parameter, buffer and submodule is the same, in the same order, and no module has more."""
         told, *_ = self._latest  # type: ignore[attr-defined]
         if told is not None and told.same():
             return True
         holders, keys, tensors = self._columns  # type: ignore[attr-defined]
         parents, children = self._tree  # type: ignore[attr-defined]
-        held, sizes = self._held  # type: ignore[attr-defined]
+        held, keys_of = self._held  # type: ignore[attr-defined]
         told = unchanged([*held, *parents])  # taken before the comparison
         current = (
             all(map(operator.is_, map(dict.get, holders, keys), tensors))
             and _children(parents) == children
-            and [*map(len, held)] == sizes
+            and [*map(tuple, held)] == keys_of
         )
         self._latest[0] = told if current else None  # type: ignore[attr-defined]
         return current

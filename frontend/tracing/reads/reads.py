@@ -7,6 +7,7 @@ occurs in the code.
 
 from __future__ import annotations
 
+import abc
 import contextvars
 import enum
 import functools
@@ -136,7 +137,7 @@ class Read(NamedTuple):
 def is_plain(value: Any) -> bool:
     """Whether a value is completely described by equality."""
     if isinstance(value, (tuple, frozenset)):
-        return all(map(is_plain, value))
+        return not hasattr(value, "__dict__") and all(map(is_plain, value))
     return isinstance(value, _PLAIN) and not hasattr(value, "__dict__")
 
 
@@ -234,6 +235,8 @@ class Reads:
 
     def _visit(self, value: Any, path: str, root: bool = False) -> None:
         value = unwrapped(value)
+        if type(value) in weakref.ProxyTypes:
+            value = _behind(value)
         if is_plain(value) or id(value) in self._seen:
             return
         self._seen[id(value)] = value
@@ -256,8 +259,12 @@ class Reads:
             self._visit(value.__func__, path)
         elif isinstance(value, property):
             self._visit(value.fget, path)
-        elif isinstance(value, (functools.cached_property, functools.partialmethod)):
+        elif isinstance(value, functools.cached_property):
             self._visit(value.func, path)
+        elif isinstance(value, functools.singledispatchmethod):
+            self._visit(value.dispatcher, path)
+        elif isinstance(value, functools.partialmethod):
+            self._visit((value.func, value.args, value.keywords), path)
         elif isinstance(value, weakref.ref):
             self._visit(value(), path)
         elif isinstance(value, type):
@@ -267,7 +274,7 @@ class Reads:
             self._python_module(value, path)
         elif isinstance(value, (list, tuple, dict, set, frozenset, deque)):
             self._container(value, path)
-        elif isinstance(value, MappingProxyType):
+        elif isinstance(value, (MappingProxyType, *_VIEWS)):
             for part in gc.get_referents(value):  # it returns a copy of a read-only mapping
                 self._visit(part, path)
         elif size := size_of(value):
@@ -362,6 +369,7 @@ class Reads:
             held = own.get(kind, {})
             self._add("slot", own, kind, held, f"{path}.{kind}")
             self._add("size", held, None, len(held), f"{path}.{kind}")
+            self._add("keys", held, None, tuple(held), f"{path}.{kind}")
             for name, part in list(held.items()):
                 self._add("slot", held, name, part, f"{path}.{name}")
                 self._visit(part, f"{path}.{name}")
@@ -419,7 +427,7 @@ class Reads:
         self.codes.setdefault(code, function.__globals__)
         if self.assigning:
             self._add("names", vars(function), False, frozenset(vars(function)), path)
-        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+        for name in ("__code__", "__defaults__", "__kwdefaults__", *_DESCRIBING & self._own_names):
             self._add("attribute", function, name, getattr(function, name), f"{path}.{name}")
         for name, cell in cells:
             part = _contents(cell)
@@ -472,7 +480,7 @@ class Reads:
                 if known and not _of_library(own["__name__"]):
                     self._visit(own[attribute], ".".join(chain))
             elif not known:
-                continue
+                self._computed_attributes(own, chain[-2])
             elif not _of_library(own["__name__"]):
                 self._seen["global", id(own), attribute] = None
                 self._item(own, attribute, ".".join(chain))
@@ -515,9 +523,7 @@ class Reads:
 
     def _python_module(self, module: ModuleType, path: str) -> None:
         """A module that is reached as a value: its settings."""
-        if _of_library(module.__name__) or "site-packages" in (
-            getattr(module, "__file__", None) or ""
-        ):
+        if _of_library(module.__name__) or "site-packages" in (vars(module).get("__file__") or ""):
             for name in self._own_names & vars(module).keys():
                 self._standard(vars(module), name, f"{path}.{name}")
             return
@@ -525,7 +531,14 @@ class Reads:
         for name in own:
             if name in self.names and not name.startswith("__"):
                 self._item(own, name, f"{path}.{name}")
+        self._computed_attributes(own, path)
         self._add("names", own, False, frozenset(own), path)
+
+    def _computed_attributes(self, own: dict[str, Any], path: str) -> None:
+        """The function that gives a user's module the attributes that it lacks."""
+        found = own.get("__getattr__")
+        if found is not None and not _of_library(own["__name__"]):
+            self._visit(found, f"{path}.__getattr__")
 
     def _container(self, value: Any, path: str) -> None:
         if isinstance(value, dict):
@@ -568,11 +581,12 @@ class Reads:
             self._public(value, path)
             return
         self.reached.append(value)
-        if is_installed(getattr(sys.modules.get(module_of(kind)), "__file__", None) or ""):
+        home = sys.modules.get(module_of(kind))
+        if is_installed(getattr(home, "__dict__", {}).get("__file__") or ""):
             self._public(value, path)
         # a class with its own attribute access may return anything
         computed = hasattr(kind, "__getattr__") and not _is_graph(value)
-        computed |= root in _WRAPPERS
+        computed |= any(_wraps(base) for base in kind.__mro__)
         self._attributes(value, path, computed or self.computed_by_user)
         self._add("class", value, None, kind, path)
         self._class(kind, path)
@@ -667,6 +681,15 @@ class Reads:
             self._class(type(kind), f"type of {path}")
         done: set[str] = set()
         self._add("attribute", kind, "__mro__", kind.__mro__, kind.__qualname__)
+        for name in () if _of_library(module_of(kind)) else _DESCRIBING & self._own_names:
+            self._add("attribute", kind, name, getattr(kind, name), f"{kind.__qualname__}.{name}")
+        if getattr(kind, "_is_protocol", False) and not _CLASSES.isdisjoint(self.names):
+            self._asked.update(
+                n for n in (*vars(kind), *inspect.get_annotations(kind)) if n[:1] != "_"
+            )
+        if isinstance(kind, abc.ABCMeta) and not _CLASSES.isdisjoint(self.names):
+            read = functools.partial(_registered, kind)
+            self._add("call", read, None, read(), f"{kind.__qualname__}.register()")
         for base in kind.__mro__:
             if _of_library(module_of(base)):
                 continue
@@ -683,6 +706,9 @@ class Reads:
                 where = f"{owner.__qualname__}.{name}"
                 if _is_stable(part):
                     self._add("attribute", owner, name, getattr(owner, name), where)
+                else:
+                    put = functools.partial(setattr, base, name, part)
+                    self._add("call", functools.partial(vars(base).get, name), put, part, where)
                 self._visit(part, where)
 
 
@@ -692,6 +718,12 @@ OF_TENSORS = {"_is_param", *TENSOR_HOOKS, "_gflow_dynamic", *COPYING}
 _NAMESPACES, _IMPORTING = {"globals", "eval", "exec"}, {"modules", "import_module", "__import__"}
 #: functions that look up attributes which may be missing
 _ASKING = {"getattr", "hasattr"}
+#: attributes of functions and classes that describe them
+_DESCRIBING = {"__name__", "__qualname__", "__doc__"}
+#: functions that ask an abstract class for the classes that are registered with it
+_CLASSES = {"isinstance", "issubclass"}
+#: types of views of dicts
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 #: attributes of the class of graphs
 _OF_GRAPHS = ("_state", "config", "_seen")
 
@@ -703,6 +735,25 @@ def _holder(chain: tuple[str, ...], names: dict[str, Any]) -> dict[str, Any]:
     for name in chain[1:-1]:
         module = vars(module).get(name) if isinstance(module, ModuleType) else None
     return vars(module) if isinstance(module, ModuleType) else {}
+
+
+def _behind(proxy: Any) -> Any:
+    """The object of a `weakref.proxy`; None if it is gone."""
+    try:
+        return proxy.__sizeof__.__self__
+    except ReferenceError:
+        return None
+
+
+def _wraps(kind: type) -> bool:
+    module = module_of(kind)
+    return module.partition(".")[0] in _WRAPPERS and module != "collections.abc"
+
+
+def _registered(kind: abc.ABCMeta) -> tuple[int, ...]:
+    """The classes that are registered with an abstract class."""
+    registry, *_ = abc._get_dump(kind)  # type: ignore[attr-defined]
+    return tuple(sorted(id(ref()) for ref in registry))
 
 
 def _contents(cell: Any) -> Any:

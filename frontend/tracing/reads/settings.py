@@ -71,6 +71,12 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
     "get_float32_matmul_precision": torch.get_float32_matmul_precision,
     "is_anomaly_enabled": torch.is_anomaly_enabled,
 }
+#: those of the process, in the same way
+_OF_PROCESS: dict[str, Callable[[], Any]] = {
+    "getrecursionlimit": sys.getrecursionlimit,
+    "getswitchinterval": sys.getswitchinterval,
+    "getcwd": os.getcwd,
+}
 
 
 ENVIRONMENT = "os.environ"
@@ -83,6 +89,8 @@ def settings(names: Iterable[str], changed: Collection[str] = ()) -> Iterator[_S
     in code that may change settings which no code reads."""
     for name in _SETTINGS.keys() & names:
         yield f"torch.{name}", _SETTINGS[name], None
+    for name in _OF_PROCESS.keys() & names:
+        yield f"{_OF_PROCESS[name].__module__}.{name}", _OF_PROCESS[name], None
     if not {"decimal", "Decimal", "getcontext"}.isdisjoint(names):
         held = decimal.getcontext().copy()
         yield "decimal.getcontext()", _decimals, functools.partial(_put_decimals, held)

@@ -179,7 +179,7 @@ class _Versioned:
 def _dicts_of(read: Read) -> Sequence[dict[Any, Any]]:
     """The dicts on which a read depends; empty if it depends on something else, too."""
     kind, holder = read.kind, read.holder
-    if kind not in ("item", "slot", "names", "size", "dict", "hooks") or not isinstance(
+    if kind not in ("item", "slot", "names", "size", "keys", "dict", "hooks") or not isinstance(
         holder, dict
     ):
         return ()
@@ -221,7 +221,8 @@ class _Columns:
         self._held = [r.value for r in attributes]
         self._cells = [r.holder for r in by_kind.get("cell", [])]
         self._contents = [r.value for r in by_kind.get("cell", [])]
-        lists, dicts = by_kind.get("list", []), by_kind.get("dict", [])
+        lists = by_kind.get("list", []) + by_kind.get("keys", [])
+        dicts = by_kind.get("dict", [])
         self._lists = [r.holder for r in lists]
         self._mappings = [r.holder for r in dicts]
         self._parts = [p for r in lists for p in r.value]
