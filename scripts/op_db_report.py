@@ -31,6 +31,7 @@ class Tally:
     """Counts of one sweep."""
 
     title: str
+    limit: int | None
     status: collections.Counter[str] = field(default_factory=collections.Counter)
     failures: dict[str, list[str]] = field(default_factory=dict)
     passed_ops: int = 0
@@ -62,7 +63,7 @@ def _is_refusal(problem: str) -> bool:
 
 def sweep(title: str, dtype: torch.dtype, grad: bool, limit: int | None, run: Any) -> Tally:
     """All samples of all ops in one element type."""
-    tally = Tally(title)
+    tally = Tally(title, limit)
     start = time.perf_counter()
     for op in all_ops():
         if dtype not in op.supported_dtypes("cpu") or (grad and not op.supports_autograd):
@@ -94,32 +95,32 @@ def sweep(title: str, dtype: torch.dtype, grad: bool, limit: int | None, run: An
     return tally
 
 
-def report(tallies: list[Tally], engine: str, limit: int | None) -> str:
+def report(tallies: list[Tally], engine: str) -> str:
     """The page."""
-    taken = "all" if limit is None else f"at most {limit}"
     lines = [
         "# Op coverage",
         "",
         "This page shows which ops of PyTorch gflow runs. It is written by `scripts/op_db_report.py`.",
         "",
         "**Method.** The inputs are PyTorch's own samples (`torch.testing._internal.common_methods_invocations.op_db`,",
-        f"torch {torch.__version__}), {taken} of each op. Each sample is traced as a graph, lowered, run",
-        f"({engine}) and compared with eager; in half precision also with float64, from which a result may be at most "
-        "twice as far as eager's.",
+        f"torch {torch.__version__}), of each op so many as the table says. Each sample is traced as a graph, lowered,",
+        f"run ({engine}) and compared with eager; in half precision also with float64, from which a result may be at",
+        "most twice as far as eager's.",
         "",
         "**Columns.** *samples with `gflow.aten`* counts the samples in which at least one op runs through PyTorch. "
         "The reasons",
         "of all failures are listed below the table.",
         "",
-        "| sweep | ops | ops that pass whole | samples | pass | rate | refused with the op's name | neither "
-        "| samples with `gflow.aten` | lowering, ms a sample |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| sweep | samples an op | ops | ops that pass whole | samples | pass | rate "
+        "| refused with the op's name | neither | samples with `gflow.aten` | lowering, ms a sample |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for t in tallies:
         neither = t.samples - t.status["pass"] - t.refused
+        lowering = 1000 * t.lowering / max(t.samples, 1)
         lines.append(
-            f"| {t.title} | {t.ops} | {t.passed_ops} | {t.samples} | {t.status['pass']} | {t.rate:.1%} | {t.refused} "
-            f"| {neither} | {t.escaped_samples} | {1000 * t.lowering / max(t.samples, 1):.0f} |"
+            f"| {t.title} | {t.limit or 'all'} | {t.ops} | {t.passed_ops} | {t.samples} | {t.status['pass']} "
+            f"| {t.rate:.1%} | {t.refused} | {neither} | {t.escaped_samples} | {lowering:.0f} |"
         )
     lines += ["", "## Failures", ""]
     for t in tallies:
@@ -144,7 +145,11 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="at most so many samples of each op")
     parser.add_argument("--engine", choices=("interpreter", "compiled"), default="interpreter")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "op_coverage.md")
-    parser.add_argument("--sweep", action="append", help="only these (e.g. float32-forward)")
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        help="only these, e.g. float32-forward, or float32-forward:3 for at most three samples of each op",
+    )
     options = parser.parse_args()
     run = compiled if options.engine == "compiled" else interpret
     plans = [
@@ -154,17 +159,19 @@ def main() -> int:
         ("bool-forward", torch.bool, False), ("complex64-forward", torch.complex64, False),
     ]  # fmt: skip
     tallies = []
+    chosen = dict(str(s).partition(":")[::2] for s in options.sweep or ())
     for title, dtype, grad in plans:
-        if options.sweep and title not in options.sweep:
+        if chosen and title not in chosen:
             continue
-        tally = sweep(title, dtype, grad, options.limit, run)
+        limit = int(chosen.get(title) or options.limit or 0) or None
+        tally = sweep(title, dtype, grad, limit, run)
         print(
             f"{title}: {tally.passed_ops}/{tally.ops} ops, {tally.status['pass']}/{tally.samples} "
             f"samples ({tally.rate:.1%}), {tally.refused} refused, {tally.seconds:.0f} s",
             flush=True,
         )
         tallies.append(tally)
-    options.out.write_text(report(tallies, options.engine, options.limit))
+    options.out.write_text(report(tallies, options.engine))
     return 0
 
 

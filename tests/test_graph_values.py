@@ -218,6 +218,17 @@ def test_numbers_that_pytorch_asks_for_in_its_own_code(function: Any) -> None:
         torch.testing.assert_close(Call(function)(x), function(x), equal_nan=True)
 
 
+@pytest.mark.parametrize("make", [torch.linspace, torch.logspace])
+def test_integers_between_bounds_that_are_tensors(make: Any) -> None:
+    """Bounds are rounded first, and refused out of range, as by eager's kernels."""
+    graph = Call(lambda x, y: make(x, y, 5, dtype=torch.int64))
+    for bounds in ((1.7, 4.0), (0.2, 3.9), (-1.6, 2.2)):
+        x, y = map(torch.tensor, bounds)
+        assert torch.equal(graph(x, y), make(x, y, 5, dtype=torch.int64))
+    with pytest.raises(RuntimeError, match="cannot be converted"):
+        graph(torch.tensor(float("nan")), torch.tensor(4.0))
+
+
 @pytest.mark.parametrize("dims", [-3, -1, 0, (0, -1)], ids=str)
 @pytest.mark.parametrize("order", [float("inf"), -1.0, 2.0])
 def test_norms_without_elements_over_dimensions_from_the_end(dims: Any, order: float) -> None:

@@ -185,6 +185,17 @@ def _table() -> Any:
     return decomposition_table
 
 
+def _rounds_bounds(func: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether PyTorch's kernel rounds bounds to integers before it divides the range, and refuses those that are out of
+    range; its decomposition does neither."""
+    dtype = kwargs.get("dtype")
+    return (
+        str(func).startswith(("aten.linspace", "aten.logspace"))
+        and dtype is not None
+        and not (dtype.is_floating_point or dtype.is_complex)
+    )
+
+
 def decompose(
     em: Emitter,
     func: Any,
@@ -193,7 +204,7 @@ def decompose(
     lower_one: Callable[..., list[Value | None] | None],
 ) -> list[Value | None] | None:
     """Lower a call by its decomposition; None if it has none whose ops can all be lowered."""
-    if func not in _table() or str(func).startswith(_KEEP):
+    if func not in _table() or str(func).startswith(_KEEP) or _rounds_bounds(func, kwargs):
         return None
     if torch.Tag.nondeterministic_seeded in func.tags:
         return None
