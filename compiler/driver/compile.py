@@ -114,22 +114,38 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
             module,
             resolved.pipeline,
             verify=verify,
+            verify_last=False,
             timing=options.timing,
             reproducer=writer,
             instrument=instrument,
         )
-        # for any pipeline: code is generated only from a verified memory plan
-        run_pipeline(module, VERIFIED, verify=False, timing=options.timing, reproducer=writer)
+
+        def check(reproducer: Writer | None) -> None:
+            # for any pipeline: no program is returned whose memory plan is not verified
+            run_pipeline(
+                module,
+                VERIFIED,
+                verify=verify,
+                verify_last=False,
+                timing=options.timing,
+                reproducer=reproducer,
+            )
+
         tell("codegen", "")
         start = time.perf_counter()
         symbol = symbol_of(module.operation)
-        with module.context, _reproducible(module, writer):
-            programs = [
-                _program(one, symbol, resolved, races, options.on_kernels)
-                for one in split_functions(module)
-            ]
-            given = [_given(function) for function in functions(module)]
-    options.timing["codegen"] = time.perf_counter() - start
+        try:
+            with module.context, _reproducible(module, writer):
+                programs = [
+                    _program(one, symbol, resolved, races, options.on_kernels)
+                    for one in split_functions(module)
+                ]
+                given = [_given(function) for function in functions(module)]
+        except PipelineError:
+            check(None)  # an invalid module would be the cause, and its error says more
+            raise
+        options.timing["codegen"] = time.perf_counter() - start
+        check(writer)  # while threads compile the kernels
     if len(programs) == 1:
         return Programs(programs[0])
     return Programs(programs[0], programs[1], given[0], given[1])

@@ -226,6 +226,7 @@ class Pipeline:
         *,
         verify: bool = True,
         verify_each: bool = False,
+        verify_last: bool = True,
         timing: dict[str, float] | None = None,
         instrument: Instrument | None = None,
         diagnostics: list[Diagnostic] | None = None,
@@ -234,6 +235,7 @@ class Pipeline:
         """Run every pass; the module is verified before the first and after the last.
 
         verify_each: verify after every pass, so that the pass at fault is named.
+        verify_last: verify after the last pass; otherwise the caller does.
         timing: seconds are added under each pass's name, and under "verify".
         diagnostics: all diagnostics are added here, warnings and remarks included.
         reproducer: keeps what a failing pass fails on.
@@ -259,7 +261,7 @@ class Pipeline:
                     reproducer.before(root, step.text(), verify_each)
                 try:
                     _run_step(step, root, found, seconds)
-                    if verify_each or (verify and i + 1 == len(self.steps)):
+                    if verify_each or (verify and verify_last and i + 1 == len(self.steps)):
                         _verify(root, step.name, found, seconds)
                 except PipelineError as error:
                     if instrument is not None:
@@ -335,6 +337,7 @@ def run_pipeline(
     *,
     verify: bool = True,
     verify_each: bool = False,
+    verify_last: bool = True,
     timing: dict[str, float] | None = None,
     instrument: Instrument | None = None,
     reproducer: Writer | None = None,
@@ -351,6 +354,7 @@ def run_pipeline(
         module,
         verify=verify,
         verify_each=verify_each,
+        verify_last=verify_last,
         timing=timing,
         instrument=instrument,
         reproducer=reproducer,

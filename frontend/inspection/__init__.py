@@ -20,7 +20,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gflow.call.plans.compilations import Recompiles
-from gflow.dialects.assembly import to_assembly
 from gflow.errors import GraphError
 from gflow.report.printing import graph_text
 from gflow.tracing.context.debug_settings import debug_settings
@@ -105,6 +104,9 @@ class Inspection:
         Raises:
             GraphError: the graph was not called yet, or its pipeline has no such stage.
         """
+        # start-up: only reports need the assembly
+        from gflow.dialects.assembly import to_assembly
+
         plan = self._latest("ir")
         if stage == "planned":
             return plan.compiled.ir if generic else to_assembly(plan.compiled.ir)

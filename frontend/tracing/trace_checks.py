@@ -182,9 +182,13 @@ def _conflicts(
     tracing: TracedInputs, entries: Mapping[int, TraceInput], written: set[int]
 ) -> list[tuple[int, int]]:
     """`conflicts` of some inputs of a trace that are different tensors."""
+    tensors = {n: entry.tensor for n, entry in entries.items()}
+    storages = [storage_of(t) for t in tensors.values() if t is not None]
+    if len(set(storages)) == len(storages):
+        return []
     read = {v for op in tracing.recorder.ops for v in values_in((op.args, op.kwargs))}
     used = {n for n, entry in entries.items() if entry.value in read}
-    found = conflicts({n: entry.tensor for n, entry in entries.items()}, written, used)
+    found = conflicts(tensors, written, used)
     return [(a, b) for a, b in found if entries[a].tensor is not entries[b].tensor]
 
 

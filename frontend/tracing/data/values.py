@@ -166,10 +166,16 @@ def instances_in(arg: Any, kind: type[_T]) -> Iterator[_T]:
     return iter(found)
 
 
+#: types of arguments that hold no others
+_LEAVES = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout))
+
+
 def _collect(items: Iterable[Any], kind: type[_T], found: list[_T]) -> None:
     for item in items:
         if isinstance(item, kind):
             found.append(item)
+        elif type(item) in _LEAVES:
+            continue
         elif isinstance(item, (list, tuple)):
             _collect(item, kind, found)
         elif isinstance(item, dict):

@@ -39,21 +39,29 @@ def needed_ops(
     stop: Collection[TraceValue] = (),
 ) -> set[TraceOp]:
     """The ops that compute `values`. kept: other ops that are needed; stop: values that exist already."""
+    return _needed(ops, values, kept, stop)[0]
+
+
+def _needed(
+    ops: Sequence[TraceOp],
+    values: Iterable[TraceValue],
+    kept: Callable[[TraceOp], bool] = has_effect,
+    stop: Collection[TraceValue] = (),
+) -> tuple[set[TraceOp], set[TraceValue]]:
+    """As `needed_ops`, with all values that these ops read, and `values`."""
     wanted, found = set(values), set()
     for op in reversed(ops):
         if kept(op) or any(r in wanted and r not in stop for r in op.results if r is not None):
             found.add(op)
             wanted.update(values_in((op.args, op.kwargs)))
-    return found
+    return found, wanted
 
 
 def prune(trace: Trace, keep_inputs: bool = True) -> None:
     """Drop ops that are not needed, and arguments (except graph inputs, with `keep_inputs`) that no op and no output
     uses."""
-    needed = needed_ops(trace.ops, [o.value for o in trace.outputs])
+    needed, live = _needed(trace.ops, [o.value for o in trace.outputs])
     trace.ops = [op for op in trace.ops if op in needed]
-    live = {o.value for o in trace.outputs}
-    live.update(v for op in trace.ops for v in values_in((op.args, op.kwargs)))
     aliased = {o.alias for o in trace.outputs}
     index: dict[int, int] = {}
     inputs: list[TraceInput] = []
