@@ -18,6 +18,7 @@ from gflow.compiler.kernel.blocks import AMX_LANES, BF16X6, Blocks, Problem
 from gflow.compiler.kernel.contest import Contest
 from gflow.compiler.kernel.selection.cpu import blocking, chooser
 from gflow.compiler.targets.processors import PROCESSORS, Processor
+from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import Program, processor
 from gflow.runtime import Executable
@@ -149,7 +150,7 @@ def _program_in_halves(case: Case) -> Program:
 
 
 @pytest.mark.usefixtures("level")
-@pytest.mark.parametrize("shape", [(33, 40, 17), (300, 70, 50), (1500, 384, 90)])
+@pytest.mark.parametrize("shape", [(33, 40, 17), (300, 70, 50), (1500, 384, 90), (200, 1300, 70)])
 @pytest.mark.parametrize("turned", [(0, 0), (1, 1), (0, 1), (1, 0)])
 def test_halves(shape: tuple[int, int, int], turned: tuple[int, int]) -> None:
     """Products of bfloat16 values, in any layout: operands are read as they are."""
@@ -160,12 +161,50 @@ def test_halves(shape: tuple[int, int, int], turned: tuple[int, int]) -> None:
         args.append(Arg((rows, columns), "bf16", strides=strides))
     case = make("product", args, lambda x, y: [b("matmul", x, y)])
     program = _program_in_halves(case)
-    assert "widened = array<i64: 2>" in program.ir
+    assert ("widened = array<i64: 2>" in program.ir) == (k > 1152), "rounded on tiles"
     (found,) = Executable(program)(case.args)
     x, y = (a.double() for a in case.args)
     exact = x @ y
     error = (found.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt()
     assert error < 2.0**-8, "it is rounded once"
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("k", [70, 1300])
+def test_what_follows_halves(k: int) -> None:
+    """Bias and activation after the product's rounding, the product itself beside them, heads that lie apart."""
+    m, n = 6 * 13, 5 * 32
+    args = [Arg((m, k), "bf16"), Arg((n, k), "bf16"), Arg((n,)), Arg((m, n), "bf16")]
+
+    def linear(x: ir.Value, w: ir.Value) -> ir.Value:
+        return b("matmul", x, b("transpose", w, permutation=(1, 0)))
+
+    def follow(x: ir.Value, w: ir.Value, bias: ir.Value, r: ir.Value) -> list[ir.Value]:
+        y = b("add", b("convert", linear(x, w), dtype="f32"), spread(bias, (m, n), 1))
+        y = b("add", b("maximum", y, full(0.0, y)), b("convert", r, dtype="f32"))
+        return [b("convert", y, dtype="bf16"), y]
+
+    def both(x: ir.Value, w: ir.Value, bias: ir.Value, r: ir.Value) -> list[ir.Value]:
+        made = linear(x, w)
+        return [b("mul", made, r), made]
+
+    def heads(x: ir.Value, w: ir.Value, bias: ir.Value, r: ir.Value) -> list[ir.Value]:
+        apart = builder.reshape(b("neg", linear(x, w)), (6, 13, 5, 32))
+        return [b("transpose", apart, permutation=(0, 2, 1, 3))]
+
+    def exact(x: Tensor, w: Tensor, bias: Tensor, r: Tensor) -> dict[object, list[Tensor]]:
+        y = (x @ w.t()).bfloat16().double()
+        after = torch.relu(y + bias) + r
+        apart = (-y).reshape(6, 13, 5, 32).transpose(1, 2)
+        return {follow: [after, after], both: [y * r, y], heads: [apart]}
+
+    for body in (follow, both, heads):
+        case = make("product", args, body)
+        found = Executable(_program_in_halves(case))(case.args)
+        for f, w in zip(found, exact(*(a.double() for a in case.args))[body], strict=True):
+            torch.testing.assert_close(
+                f.double(), w, rtol=2.0**-7, atol=2.0**-7 * w.abs().max().item()
+            )
 
 
 @pytest.mark.usefixtures("level")

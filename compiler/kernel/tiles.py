@@ -18,6 +18,7 @@ from gflow.dialects.types import TensorType, is_row_major, type_of
 
 from ..ir.ssa import Op
 from .description import Access, Kernel, annotate
+from .movement import converting
 
 
 @record
@@ -46,7 +47,7 @@ def tiles_of(
         returned: if the op also returns the contraction's own result: the number of that result, and its strides.
     """
     ty = type_of(root.results[0])
-    if ty.dtype != "f32" or not _is_one_matrix(root, ty):
+    if ty.dtype not in ("f32", "bf16") or not _is_one_matrix(root, ty):
         return None
     number = len(o.operands)
     if returned is not None:
@@ -57,6 +58,13 @@ def tiles_of(
         own = replace(k.loads[slot], operand=returned[0], node=node)
         k = replace(k, stores=[*k.stores, own])
     return in_tiles(k, ty.shape[-1], number)
+
+
+def rounding(ty: TensorType, strides: tuple[int, ...]) -> Tiled | None:
+    """The rounding of a product's float32 sums to its type `ty`, by tiles; None where it cannot run on tiles."""
+    (rows, columns), inner = ty.shape[-2:], strides[-2:]
+    wide = TensorType((rows, columns), "f32")
+    return in_tiles(converting(wide, (columns, 1), ty.dtype, inner), columns, 0)
 
 
 def _is_one_matrix(root: ir.Operation, ty: TensorType) -> bool:

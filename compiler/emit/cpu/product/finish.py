@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from gflow.compiler.kernel.selection.cpu.loops import Loops
 from gflow.compiler.kernel.tiles import Tiled
 from gflow.dialects.program import KernelAddress, Place
+from gflow.dialects.types import HALVES
 
 from ..language.expressions import hoist, write_stores
 from ..language.parameters import Plan, plan_of, structure
+from ..language.scalars import round_half
 from ..language.writer import Writer
 from ..program_builder import Builder
 from .function import ITEM
@@ -77,7 +79,9 @@ def _write(t: Tiled, p: Plan, root: int, width: int) -> Writer:
 
     def write(at: str) -> None:
         for i in nodes:
-            w.env[i, w.lanes, w.position] = w.read(at, f"vector<{w.lanes}xf32>", 4, w.mask)
+            x, dtype = w.read(at, f"vector<{w.lanes}xf32>", 4, w.mask), k.nodes[i].dtype
+            rounded = dtype in HALVES  # the product's result has this type
+            w.env[i, w.lanes, w.position] = round_half(w, x, dtype, w.lanes) if rounded else x
         write_stores(w, range(len(k.stores)), w.lanes)
 
     def some(r: str) -> None:

@@ -1,7 +1,8 @@
 """Half-precision contractions: operands are widened to float32 in scratch, and the result is rounded once.
 
 This accumulates in float32, and uses the float32 BLAS and convolution kernels. With Intel AMX, products of bfloat16
-values are made as such (`precision = "bf16"`); matrix products then read their operands without widening them.
+values are made as such (`precision = "bf16"`): matrix products then read their operands without widening them, and round
+each tile of sums, after which the epilogue runs on it (where K is longer than a block, on rows).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gflow.dialects.types import HALVES, TensorType, row_major_strides
 
 from ..program_builder import Builder
 from .epilogue import Epilogue
-from .matmul import OWN, matmul, product
+from .matmul import OWN, matmul, product, rounded_in_tiles
 
 Contraction = Callable[[Builder, Op, Epilogue | None], None]
 
@@ -66,6 +67,9 @@ def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
     types, label = [b.body.types[v] for v in (x, y, z)], b.label(o)
     (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
     batched = types[2].numel != rows * columns
+    if b.choice.precision == BF16 and not b.choice.widened:
+        rounded_in_tiles(b, o, epilogue)
+        return
     direct = b.choice.precision == BF16 and b.choice.widened == (2,)
     whole = not direct and b.choice.widened != (0, 1, 2)
     if whole or batched or b.choice.kind not in ("blas", *OWN):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.movement import shifted
 from gflow.compiler.kernel.selection.cpu.batches import BLAS_DTYPES, batch_steps
+from gflow.compiler.kernel.tiles import rounding
 from gflow.dialects.extents import Count, Piece, longest
 from gflow.dialects.program import KernelStep, Place, TensorRef
 from gflow.dialects.types import NO_KERNELS, TensorType
@@ -14,6 +15,7 @@ from gflow.dialects.types import NO_KERNELS, TensorType
 from ..program_builder import Builder
 from . import gemm, own
 from .epilogue import Epilogue
+from .finish import finish
 
 #: the kinds of gflow's own kernels
 OWN = ("panels", "rows")
@@ -81,6 +83,33 @@ def _in_tiles(
     operands = (x, y, own.Operand(target, row, 1))
     sizes, shared = (m, n, types[0].shape[-1]), b.choice.shared()
     own.product(b, blocks, operands, sizes, scratch, epilogue.label, shared, finish=made)
+
+
+def rounded_in_tiles(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
+    """Add the step of a product of bfloat16 operands whose float32 sums are rounded, and followed by the epilogue, on
+    each tile. All of K is summed at once."""
+    x, y, z = (*o.operands, *o.results)
+    types = [b.body.types[v] for v in (x, y, z)]
+    strides = [b.strides(v) for v in (x, y)]
+    blocks, (m, n), k = b.choice.blocks(), types[2].shape[-2:], types[0].shape[-1]
+    sound = blocks.tile[2] >= k and types[2].numel == m * n
+    sound = sound and all(ty.dtype == "bf16" for ty in types) and all(1 in s[-2:] for s in strides)
+    b.choice.check(sound, "is for bfloat16 operands with contiguous rows or columns, and another K")
+    if epilogue is None:
+        tiled = rounding(types[2], b.strides(z))
+        b.choice.check(tiled is not None, "rounds on tiles what needs all rows")
+        assert tiled is not None
+        at = b.place(z)
+        made, label = finish(b, tiled, 0, blocks.tile[1], [at], [at]), b.label(o)
+    else:
+        made, label = epilogue.finish(blocks.tile[1]), epilogue.label
+    scratch = b.scratch(blocks.scratch(b.threads))
+    left, right = (
+        own.Operand(b.place(v), s[-2], s[-1], 0, ty.itemsize)
+        for v, s, ty in zip((x, y), strides, types)
+    )
+    operands = (left, right, own.Operand(scratch, 0, 1))  # nothing is written to C
+    own.product(b, blocks, operands, (m, n, k), scratch, label, b.choice.shared(), finish=made)
 
 
 def _behind(place: Place, size: int) -> Place:

@@ -33,7 +33,7 @@ from ...contest import Contest
 from ...convolution import ROLES, geometry, packed_geometry
 from ...description import Descriptions, Kernel
 from ...movement import converting, zeros
-from ...tiles import tiles_of
+from ...tiles import rounding, tiles_of
 from ..choice import Choice, Way, blocked
 from .attention import NEEDED, attention_of
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
@@ -157,6 +157,11 @@ class Chooser:
         wide = result.dtype in HALVES and result.numel > 0
         if wide and name == "matmul" and self._in_pieces(types):
             own = _whole(result.nbytes) if rows is not None and rows.floating else 0
+            if rows is None:
+                tiled = rounding(result, strides[2]) is not None
+            by_tiles = self._rounded_in_tiles(types, strides) if tiled else None
+            if by_tiles is not None:
+                return by_tiles
             piece = rows_at_a_time(types)
             wide_types = widened_shapes(types, piece)
             a, b, _ = wide_types
@@ -480,6 +485,20 @@ class Chooser:
         strides = [self.lives.at[v].strides for v in values]
         scratch = sum(_up(4 * types[n].numel) for n in numbers)
         return numbers, _conversions(numbers, types, strides, len(o.operands)), scratch
+
+    def _rounded_in_tiles(
+        self, types: Sequence[TensorType], strides: Sequence[tuple[int, ...]]
+    ) -> Choice | None:
+        """The choice for a product of bfloat16 operands by AMX, whose sums over all of K are rounded on each tile."""
+        (m, k), n = types[0].shape[-2:], types[2].shape[-1]
+        product, p = Problem(m, n, k), self.processor
+        if p is None or not _exact(types) or not all(map(_has_unit, strides[:2])):
+            return None
+        if any(map(varies, product.sizes)) or not halves_are_faster(p, product):
+            return None
+        time = of_product(1, m, n, k)
+        found = self._blocked("panels", Contest(product, "k", "lanes"), time, True)
+        return found if found is not None and found.tile[2] >= k else None
 
     def _in_pieces(self, types: Sequence[TensorType]) -> bool:
         """Whether a half-precision product is widened to float32 in chunks of rows."""
