@@ -11,7 +11,7 @@ import torch
 from codegen_harness import Arg, Case, b, compile_case, full, make, reduce, spread
 
 from gflow.dialects.program import AtenStep, Program
-from gflow.runtime import Executable
+from gflow.runtime import Executable, results
 from gflow.runtime.results import ResultPool
 from gflow.runtime.tensors import Placed, addresses_of
 
@@ -174,6 +174,25 @@ def test_a_result_that_the_caller_shrank_is_not_used_again() -> None:
     del first
     second = pool.take()
     assert second.untyped_storage().nbytes() >= 400
+
+
+def test_pools_for_several_shapes_share_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a buffer has had more shapes than it keeps tensors for; what the caller holds is never reused."""
+    monkeypatch.setattr(results, "_SHAPES", 2)
+    buffers: list[results.Buffer] = []
+    pools = [ResultPool((n, 2), torch.float32, 2, None, buffers) for n in (3, 5, 4, 5, 1)]
+    for pool in pools * 2:
+        made = pool.take()
+        assert made.shape == pool.shape
+        assert made.is_contiguous()
+        held = made.fill_(7)[:1]
+        del made
+        other = pools[2].take().fill_(1)
+        assert bool((held == 7).all())
+        assert other.data_ptr() != held.data_ptr()
+        del held, other
+    assert len(buffers) == 2
+    assert sorted(b[1].nbytes() for b in buffers) == [4 * 8, 5 * 8]
 
 
 def test_results_may_be_changed_in_place() -> None:
