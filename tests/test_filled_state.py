@@ -97,3 +97,25 @@ def test_the_state_is_that_of_a_real_step(name: str, monkeypatch: pytest.MonkeyP
         assert not any(computed)
     if name in ("copy", "slice", "written", "number", "foreach"):
         assert any(computed)
+
+
+class WritesOthers(torch.optim.SGD):
+    """Its step writes to a parameter that is kept in an attribute."""
+
+    kept: nn.Parameter
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.kept.add_(1)
+        assert self.kept.add_(1) is self.kept
+        super().step()
+
+
+def test_probing_steps_write_to_copies_of_parameters_without_gradients() -> None:
+    trained, kept = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+    optimizer = WritesOthers([trained, kept], 0.1, momentum=0.9)
+    optimizer.kept = kept
+    assert state.prepare_state(optimizer, [trained])
+    assert torch.equal(kept, torch.ones(2))
+    assert kept._version == 0
+    assert torch.equal(optimizer.state[trained]["momentum_buffer"], torch.zeros(3))

@@ -23,14 +23,17 @@ Tensor = torch.Tensor
 class OnCopies(TorchFunctionMode):
     """While active, ops get the copies of some tensors, and return the tensors instead of copies.
 
-    pairs: each tensor with its copy.
+    pairs: each tensor with its copy. later: tensors that are copied when an op first gets them.
     """
 
-    def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    def __init__(
+        self, pairs: Iterable[tuple[Tensor, Tensor]], later: Iterable[Tensor] = ()
+    ) -> None:
         super().__init__()
         pairs = list(pairs)
         self._copies = {id(real): (real, copy) for real, copy in pairs}
         self._reals = {id(copy): (copy, real) for real, copy in pairs}
+        self._later = {id(real): real for real in later}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -42,13 +45,25 @@ class OnCopies(TorchFunctionMode):
     def _copied(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             known = self._copies.get(id(value))
-            return value if known is None else known[1]
+            if known is not None:
+                return known[1]
+            return self._copy(value) if id(value) in self._later else value
         kind = type(value)
         if kind is list or kind is tuple:
             return kind([self._copied(v) for v in value])
         if kind is dict:
             return {k: self._copied(v) for k, v in value.items()}
         return value
+
+    def _copy(self, real: Tensor) -> Tensor:
+        copy = _copy_of(self._later.pop(id(real)))
+        self._copies[id(real)] = real, copy
+        self._reals[id(copy)] = copy, real
+        return copy
+
+
+def _copy_of(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def copies_outside(
@@ -57,11 +72,7 @@ def copies_outside(
     """Copies of the tensors that steps can reach outside of their optimizers (in closures, globals, modules), each
     with its tensor. known: tensors that are excluded."""
     taken = {id(t) for t in known}
-    return [
-        (t, t.detach().clone().requires_grad_(t.requires_grad))
-        for t in tensors_outside(optimizers)
-        if id(t) not in taken
-    ]
+    return [(t, _copy_of(t)) for t in tensors_outside(optimizers) if id(t) not in taken]
 
 
 @contextlib.contextmanager

@@ -204,7 +204,6 @@ def _probe(
     every = {id(p): p for o in optimizers for g in o.param_groups for p in g["params"]}
     others = [p for i, p in every.items() if i not in copies]  # have no gradient
     pairs = [(p, copies[id(p)]) for p in parameters]
-    pairs += [(p, p.detach().clone().requires_grad_(p.requires_grad)) for p in others]
     pairs += copies_outside(optimizers, every.values())
     memo: dict[int, Any] = dict(every)  # code gets the parameters themselves
     states = []
@@ -224,7 +223,7 @@ def _probe(
         without_hooks(),
         one_update(type(optimizer).__name__),
         attributes_stay(list(every.values())),
-        OnCopies(pairs),
+        OnCopies(pairs, later=others),
         fills or contextlib.nullcontext(),
     ):
         run_step(optimizer)
