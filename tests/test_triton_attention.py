@@ -83,6 +83,9 @@ CASES: dict[str, tuple[Any, ...]] = {
         (1, 96, 1, 200), (1, 96, 1, 200), (1, 96, 1, 200), {**SLIDING, "scale": 0.05}, ((1, 1, 96, 96), "f32")
     ),
     "many channels, all keys": ((1, 20, 1, 130), (1, 34, 1, 130), (1, 34, 1, 130), {**PLAIN, "scale": 0.05}, None),
+    "many channels, window": (
+        (1, 70, 1, 136), (1, 140, 1, 136), (1, 140, 1, 136), {"scale": 0.05, "causal": False, "window": (20, 40)}, None
+    ),
     "many channels": ((1, 70, 4, 136), (1, 150, 2, 136), (1, 150, 2, 136), {"scale": 0.05, "causal": True}, None),
     "many channels, dropout, documents": (
         (1, 70, 1, 136), (1, 140, 1, 136), (1, 140, 1, 136), {**DROPOUT, "window": (60, 0)}, None, "ordered"

@@ -12,9 +12,11 @@ from typing import Any
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.gpu.attention import configs, kernels_of, sizes_of
 from gflow.compiler.kernel.sizes import WIDE
+from gflow.compiler.targets.devices import MMA_SHARED
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.attention import bounds, extras
+from gflow.dialects.types import HALVES
 
 from ..language import device_functions
 from ..language.parameters import Parameters, is_wide
@@ -29,11 +31,13 @@ from .attention_text import (
     KEY_GRAD,
     PRECISION,
     QUERY_GRAD,
+    REQUESTS,
 )
 
 #: scales of at least this can be part of exp2's multiply-add: they preserve the order of scores, and -inf
 _LEAST = 2.0**-100
-#: with more channels, registers do not suffice for a second loop without masks in the gradient of keys
+#: with more channels, registers do not suffice for a second loop without masks in the gradient of keys, and the forward
+#: has room for the scores of two blocks, since its blocks have few keys
 _SPLIT = 128
 #: sizes that are multiples of this have no incomplete last block
 _BLOCK = 128
@@ -49,7 +53,10 @@ def attention(b: Builder, o: Op) -> None:
     call.extras()
     call.pointer("sums", sums)
     call.pointer("out", y)
-    call.launch("attention", FORWARD, "cdiv(rows, BLOCK_M) * batches * heads")
+    ahead = call.q.dtype in HALVES and call.wide and b.target.has(MMA_SHARED)
+    call.launch(
+        "attention", REQUESTS.format(ahead) + FORWARD, "cdiv(rows, BLOCK_M) * batches * heads"
+    )
 
 
 def _by_library(b: Builder, o: Op) -> bool:
@@ -124,6 +131,7 @@ class _Call:
         self.q, self.k, self.v = (b.body.types[self.operands[n]] for n in "qkv")
         self.constants: dict[str, int] = {}
         self.sizes = sizes_of(o, b.body)
+        self.wide = max(self.sizes["BLOCK_D"], self.sizes["BLOCK_DV"]) > _SPLIT
 
     def pointer(self, name: str, value: int) -> None:
         self.p.pointer(name, self.b.body.types[value].dtype, self.b.place(value))
@@ -179,7 +187,7 @@ class _Call:
         self.constants |= {
             "D": channels, "DV": self.v.shape[3], "BLOCK_D": self.sizes["BLOCK_D"], "BLOCK_DV": self.sizes["BLOCK_DV"],
             "GROUP": heads // max(self.k.shape[2], 1), "BIAS": self.sizes["BIAS"],
-            "SPLIT": int(max(self.sizes["BLOCK_D"], self.sizes["BLOCK_DV"]) <= _SPLIT),
+            "SPLIT": int(not self.wide),
             "FOLD": int(attrs["scale"] > _LEAST and not self.sizes["BIAS"]),
             "DROPOUT": self.sizes["DROPOUT"], "WHOLE": int(self.k.shape[1] % 4 == 0),
             "EDGE_M": int(rows % _BLOCK != 0), "EDGE_N": int(self.k.shape[1] % _BLOCK != 0),

@@ -8,6 +8,8 @@ from __future__ import annotations
 #: float32 products by precision
 PRECISION = '\nPRECISION = tl.constexpr("{}")\n'
 
+#: whether the forward requests the scores of the next block before the exponentials of this one
+REQUESTS = "\nAHEAD = tl.constexpr({})\n"
 #: which gradients a kernel over blocks of k and v computes
 GRADIENTS = "\nKEYS = tl.constexpr({})\nVALUES = tl.constexpr({})\n"
 
@@ -174,10 +176,21 @@ def attend(
     CHECK: tl.constexpr,
 ):
     """Positions lo … hi of k and v added to the result, to the largest score and to the sum of weights."""
+    early: tl.constexpr = AHEAD and q.shape[0] >= 128  # loops of smaller blocks have too few stages
+    following = 0.0
+    if early:  # of no block, if there is none: rows beyond the last one are not read
+        keys = rows_of(k, lo + tl.arange(0, BLOCK_N), k_t, columns, D, BLOCK_D, K_STEP, True)
+        following = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
     for start in tl.range(lo, hi, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
-        keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, CHECK)
-        s = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
+        if early:
+            s = following
+            at = tl.where(start + BLOCK_N < hi, start + BLOCK_N, start) + tl.arange(0, BLOCK_N)
+            keys = rows_of(k, at, k_t, columns, D, BLOCK_D, K_STEP, CHECK)
+            following = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
+        else:
+            keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, CHECK)
+            s = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
         of_j = 0
         if DOCS:
             of_j = documents_of(k_docs, j, k_docs_t, columns)[None, :]
