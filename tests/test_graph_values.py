@@ -204,7 +204,13 @@ def test_updates_that_no_program_can_make() -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [torch.cov, torch.corrcoef, lambda x: torch.cov(x, correction=5)]
+    "function",
+    [
+        torch.cov,
+        torch.corrcoef,
+        lambda x: torch.cov(x, correction=5),
+        lambda x: torch.quantile(x, 0.3),
+    ],
 )
 def test_numbers_that_pytorch_asks_for_in_its_own_code(function: Any) -> None:
     """It makes a tensor of the number of observations, and asks for its value. With as many as are corrected for, the

@@ -81,8 +81,8 @@ def _no_swap(*_: Any) -> None:
 
 
 def _no_other_memory(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`x.set_(y)`, which function modes do not see."""
-    if torch._is_functional_tensor(self):
+    """`x.set_(y)`, which function modes do not see. PyTorch makes fake tensors so, of tensors on `meta`."""
+    if torch._is_functional_tensor(self) or self.is_meta:
         return _SET(self, *args, **kwargs)
     raise GraphTraceError(
         f"{here()}: build() replaces the memory of a tensor from outside (.set_()), which a program cannot do: it can "
