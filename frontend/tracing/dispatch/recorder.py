@@ -46,6 +46,8 @@ aten = torch.ops.aten
 _PRIM_DEVICE = torch.ops.prim.device.default
 _SAME_VALUE = {aten.detach.default, aten.alias.default, aten.lift.default}
 _SCALAR = aten.scalar_tensor.default
+#: types of its result (None: float32) that hold numbers of 31 bits
+_WIDE = (None, torch.float32, torch.float64, torch.int64)
 _LIFT_FRESH = aten.lift_fresh.default
 #: ops whose numbers are sizes of their result
 _RANGES = ("aten::arange", "prims::iota")
@@ -59,9 +61,11 @@ _ITEM = aten._local_scalar_dense.default
 
 
 def _is_literal(number: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether a tensor of a number is one on the CPU whose value is known. kwargs: the options of the tensor."""
-    device = kwargs.get("device")
-    return type(number) in (int, float, bool) and (device is None or device.type == "cpu")
+    """Whether a tensor of a number is one on the CPU whose value is known, and that every type of it holds; what others
+    cannot hold is an error with the line. kwargs: the options of the tensor."""
+    device, dtype = kwargs.get("device"), kwargs.get("dtype")
+    here = type(number) in (int, float, bool) and (device is None or device.type == "cpu")
+    return here and dtype in _WIDE and abs(number) < 1 << 31
 
 
 def describe(loc: SourceLoc) -> str:
