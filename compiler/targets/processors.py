@@ -174,7 +174,7 @@ _MEASURED = (
     *(
         Measured(
             "GenuineIntel", 6, frozenset({207}), level, 2, (0.5, 0.8), frozenset({"k"}),
-            frozenset({"forward", "causal forward", "causal gradients"}), (0.6, 1.0),
+            frozenset({"forward", "causal forward", "causal gradients"}), (0.45, 0.95),
         )
         for level in ("x86-64-v4", "x86-64-v4+amx")
     ),
