@@ -4,7 +4,8 @@
 
 Bytes and roofline times are those of `gflow.compiler.ir.cost`. "arena" is the planned memory of all values
 that are no arguments or results; halves of the weights are among them. Step times are of this
-machine's CPU, which has no arithmetic in halves: products are made in float32 (docs/mixed_precision.md).
+machine's CPU: with Intel AMX it multiplies bfloat16 values, otherwise products are made in float32
+(docs/mixed_precision.md).
 `--curves`: 50 steps beside an eager loop under `torch.autocast`, and beside float32.
 """
 

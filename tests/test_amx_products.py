@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import gflow as flow
 from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
 from gflow.compiler.kernel.blocks import AMX_LANES, BF16X6, Blocks, Problem
 from gflow.compiler.kernel.contest import Contest
 from gflow.compiler.kernel.selection.cpu import blocking, chooser
@@ -167,6 +168,18 @@ def test_halves(shape: tuple[int, int, int], turned: tuple[int, int]) -> None:
     exact = x @ y
     error = (found.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt()
     assert error < 2.0**-8, "it is rounded once"
+
+
+@pytest.mark.usefixtures("runs_on")
+def test_only_bfloat16_is_multiplied_as_such() -> None:
+    """In IR that was written by hand, bf16 on float32 operands would round them."""
+    case = make("product", [Arg((64, 64)), Arg((64, 64))], lambda x, y: [b("matmul", x, y)])
+    with CONTEXT:
+        options = CompileOptions(pipeline=PIPELINE.format(isa=AMX), threads=2, blas=False)
+        program = compile_module(case.module, options)
+        module = ir.Module.parse(program.ir.replace('"bf16x6"', '"bf16"'))
+        with pytest.raises(PipelineError, match="multiplies as bfloat16"):
+            run_pipeline(module, "builtin.module(func.func(gflow-verify-memory))")
 
 
 @pytest.mark.usefixtures("level")

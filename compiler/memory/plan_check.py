@@ -20,7 +20,14 @@ from gflow.dialects.marks import (
 )
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK, ENGINE
-from gflow.dialects.types import HALVES, is_row_major, row_major_strides, share_memory, type_of
+from gflow.dialects.types import (
+    HALVES,
+    TensorType,
+    is_row_major,
+    row_major_strides,
+    share_memory,
+    type_of,
+)
 
 from ..ir.fused import root_of, root_operands
 from ..ir.ssa import Body, Op, aliases, read_body
@@ -80,11 +87,19 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
                 f"cannot write its contraction to result {number} (into of gflow.kernel) first",
                 o.op,
             )
+        if precision(o.op) == "bf16" and any(ty.dtype != "bf16" for ty in _contracted(o)):
+            yield "multiplies as bfloat16 (precision of gflow.kernel) what is no bfloat16", o.op
         if widened(o.op) and not _widens_halves(o):
             yield (
                 "must widen all operands and results in half precision (widened of gflow.kernel)",
                 o.op,
             )
+
+
+def _contracted(o: Op) -> list[TensorType]:
+    """The types of operands and results of an op, or of its contraction."""
+    op = (root_of(o.op) if o.name == "fused" else None) or o.op
+    return [type_of(v) for v in (*op.operands, *op.results)]
 
 
 def _widens_halves(o: Op) -> bool:
@@ -96,12 +111,10 @@ def _widens_halves(o: Op) -> bool:
     every = [*o.operands, *o.results]
     if root is not None:
         every = [*(o.operands[n] for n in root_operands(root)), -1]
-    op, numbers = root or o.op, widened(o.op)
-    types = [type_of(v) for v in (*op.operands, *op.results)]
+    types, numbers = _contracted(o), widened(o.op)
     halves = {v for v, ty in zip(every, types, strict=True) if ty.dtype in HALVES}
-    given = len(op.operands)
-    if precision(o.op) == "bf16" and numbers == (given,):
-        return all(ty.dtype == "bf16" for ty in types)
+    if precision(o.op) == "bf16" and numbers == (len(types) - 1,):
+        return True
     return all(0 <= n < len(every) for n in numbers) and {every[n] for n in numbers} == halves
 
 

@@ -111,10 +111,13 @@ def limit() -> str:
 
 def usable() -> frozenset[str]:
     """The instruction sets that kernels may use."""
-    level = limit()
+    return _of_level(limit())
+
+
+def amx(level: str | None = None) -> bool:
+    """Whether kernels of a level ("": without a limit) may use Intel AMX; None: of the level that is set."""
+    return _of_level(limit() if level is None else level) >= _AMX
+
+
+def _of_level(level: str) -> frozenset[str]:
     return LEVELS[level] if level else features()
-
-
-def amx() -> bool:
-    """Whether kernels may use Intel AMX."""
-    return usable() >= _AMX

@@ -103,7 +103,7 @@ def engine_of(
             [
                 "module {",
                 *declarations.values(),
-                *(kernels.values() if amx() else map(_without_amx, kernels.values())),
+                *(kernels.values() if amx(isa) else map(_without_amx, kernels.values())),
                 *_helpers(kernels.values()),
                 _address_table(list(kernels)),
                 "}",
