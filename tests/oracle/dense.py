@@ -128,6 +128,20 @@ class WithoutPadding(TorchDispatchMode):
         return _without_padding(*args[:6], args[8])
 
 
+class OnPaddedInput(TorchDispatchMode):
+    """Pads the input of a convolution with zeros before it, so that an infinite weight times padding is NaN. oneDNN's
+    kernels multiply some positions of the padding and leave out others."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.ops.aten.convolution.default or args[6]:
+            return func(*args, **(kwargs or {}))
+        x, weight, bias, stride, padding, *rest = args
+        padding = [*padding] * (x.dim() - 2 if len(padding) == 1 else 1)
+        around = [p for p in reversed(padding) for _ in (0, 1)]
+        padded = torch.nn.functional.pad(x, around)
+        return func(padded, weight, bias, stride, [0] * len(padding), *rest)
+
+
 def _without_padding(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Tensor:  # fmt: skip

@@ -23,6 +23,7 @@ from .dense import (
     Dense,
     DenseAttention,
     LargestFirst,
+    OnPaddedInput,
     RoundedProducts,
     Subnormals,
     WithoutPadding,
@@ -306,14 +307,16 @@ class _References:
 
     @functools.cached_property
     def dense(self) -> Sequence[Seen]:
-        """Eager on row-major copies, of attention too; with convolutions on channels-last ones, or without padding;
-        with products that are rounded before a bias is added; with products of the largest elements first; with
-        subnormal sigmoids; with attention as products and a softmax; without autocast, where that is a switch."""
+        """Eager on row-major copies, of attention too; with convolutions on channels-last ones, without padding, or
+        on a padded input; with products that are rounded before a bias is added; with products of the largest
+        elements first; with subnormal sigmoids; with attention as products and a softmax; without autocast, where
+        that is a switch."""
         contexts = (
             Dense,
             DenseAttention,
             ChannelsLast,
             WithoutPadding,
+            OnPaddedInput,
             RoundedProducts,
             LargestFirst,
             Subnormals,
