@@ -25,6 +25,17 @@ func.func @between(%x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
   return %2, %3 : tensor<4x4xf32>, tensor<4x4xf32>
 }
 
+// Calls written by hand may have any arguments: a scan of a number, or along a dimension that there is none of, has no
+// decomposition.
+// CHECK-LABEL: func.func @other_arguments
+// CHECK-NOT: gflow.engine
+// CHECK-COUNT-2: gflow.stays = "a call into PyTorch; the op stays with gflow"
+func.func @other_arguments(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0 = "gflow.aten"(%x) {overload = "aten.cumsum.default", args = "[[0, 0], {}]", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = "gflow.aten"(%x) {overload = "aten.cumsum.default", args = "[[{\22t\22: 0}, 1], {}]", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4xf32>) -> tensor<4xf32>
+  return %0, %1 : tensor<4xf32>, tensor<4xf32>
+}
+
 // A check comes before the region: what it needs is computed for it alone.
 // CHECK-LABEL: func.func @checked
 // CHECK: gflow.stays = "only a check of values needs it"

@@ -42,8 +42,11 @@ def applies(attrs: Attrs, operands: Sequence[TensorType]) -> bool:
         args, kwargs = _arguments(attrs, operands)
     except _Unknown:
         return False
-    known = (*FLOATS, *INTEGERS, "i1")
-    return set(kwargs) <= {"dtype"} and args[0].rank > 0 and args[0].dtype in known
+    match args:
+        case [TensorType() as x, int(dim)] if -x.rank <= dim < x.rank:
+            known = x.dtype in (*FLOATS, *INTEGERS, "i1")
+            return known and set(kwargs) <= {"dtype"} and kwargs.get("dtype") in (None, *_DTYPES)
+    return False  # IR written by hand may call an overload with anything
 
 
 def decompose(terms: list[Term], attrs: Attrs) -> list[Term]:
