@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch.autograd.graph import allow_mutation_on_saved_tensors
 
 from gflow.errors import GraphError
 from gflow.inspection.noise import Noise
@@ -91,6 +92,12 @@ def judge(program: Program) -> Verdict:
             if alone.error is None:
                 why = f"AOTAutograd does not raise: {_brief(eager.error)}"
                 return _more(why, ours, alone, program)
+        if "modified by an inplace operation" in str(eager.error):
+            kept = run(program, "eager", context=allow_mutation_on_saved_tensors)
+            if kept.error is None:
+                verdict = compare(program, ours, kept)
+                why = f"by values from before the update: {_brief(eager.error)}"
+                return verdict if verdict.is_find else Verdict("more", why)
         return Verdict("missed", f"eager raises {_brief(eager.error)}", f"call {eager.at}")
     if ours.error is not None:
         if program.settings.amp:
