@@ -68,8 +68,11 @@ finish_types() {
 
 wait "$browser" # its tests would be skipped
 # a worker more than cores, since tests wait for processes that they start; a file's tests share what they set up, so
-# they stay together
-run_pytest() { python -m pytest -n "$(($(nproc) + 1))" --dist loadfile --durations=10 "${marks[@]}" 2>&1 | tee "$log"; }
+# they stay together, and files of long tests come first (tests/order.py)
+run_pytest() {
+    python -m pytest -n "$(($(nproc) + 1))" --dist loadfile --no-loadscope-reorder --durations=10 "${marks[@]}" 2>&1 |
+        tee "$log"
+}
 check "pytest" run_pytest
 check "types" finish_types
 

@@ -19,6 +19,7 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
+from order import longest_first
 from shares import mark_the_rest
 
 from benchmarks.workloads.third_party import declare_torchvision_ops
@@ -42,6 +43,7 @@ logging.getLogger("torch.__trace").propagate = True
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_the_rest(items)
+    longest_first(items)
     if core := sys.modules.get("torch.testing._internal.opinfo.core"):
         # It reads the source of every frame of the stack for each sample, in search of a test case of PyTorch's own.
         core.__dict__["extract_test_fn"] = lambda: None
