@@ -15,7 +15,6 @@ It needs PyTorch and the dialect, but not the frontend or the compiler.
     interrupts     sections in which signal handlers are delayed, so that their exceptions leave no work half done
     loading        loads a program on its device
     numbers        conditions on host numbers under which a program is valid, as data
-    recurrent      a layer of an LSTM, a GRU or a plain RNN over a dynamic length, as one op
     results        output tensors that are reused after the caller has dropped them
     seeds          the seeds of a program's random ops: PyTorch's default generator, from which each call draws
     sizes          programs with dynamic sizes: the numbers that depend on a call's size
@@ -29,6 +28,7 @@ It needs PyTorch and the dialect, but not the frontend or the compiler.
     steps/         steps that the host runs: calls of PyTorch
     stored/        programs, checkpoints and artifacts as files: written atomically, verified when read, trusted only if
                    signed
+    torch_ops/     ops of gflow's own in PyTorch's dispatcher
 """
 
 from __future__ import annotations

@@ -23,8 +23,11 @@ _OUT = {
 
 def register(name: str) -> None:
     """Register the overload `name` if it is one of gflow's own."""
+    # what registers ops takes a third of a second to load
     if name.startswith("gflow.recurrent"):
-        from .. import recurrent  # noqa: F401  (what registers ops takes a third of a second to load)
+        from ..torch_ops import recurrent  # noqa: F401
+    elif name.startswith("gflow.ctc_loss"):
+        from ..torch_ops import ctc  # noqa: F401
 
 
 def resolve(name: str) -> Any:

@@ -1,7 +1,7 @@
 """`torch.lstm`, `torch.gru` and plain RNNs in a trace.
 
 Over a static length a layer is recorded as matrix products and gates, step by step. Over a dynamic length it is one op
-for each layer (`gflow.runtime.recurrent`), which the program calls in PyTorch.
+for each layer (`gflow.runtime.torch_ops.recurrent`), which the program calls in PyTorch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _layers(
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
     # imported here for start-up time: few programs have such a layer
-    from gflow.runtime.recurrent import layer
+    from gflow.runtime.torch_ops.recurrent import layer
 
     x = input.transpose(0, 1) if batch_first else input
     states = [*state] if kind == "lstm" else [state]

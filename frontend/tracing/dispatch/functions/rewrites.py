@@ -22,7 +22,7 @@ from gflow.errors import GraphTraceError
 
 from ...program import collectives, resharding
 from ..recorder import Recorder, describe
-from . import custom_writes, facts, gradients, memory, networks, overlaps, values
+from . import custom_writes, facts, gradients, memory, networks, overlaps, value_free, values
 from .in_place import with_out, write_problem
 from .layouts import RESHAPING, layouts, restore
 from .proxies import TensorProxies, unwrap
@@ -73,6 +73,8 @@ class Rewrites(TensorProxies, TorchFunctionMode):
             args = (*args[:at], _with_bool_masks(args[at]), *args[at + 1 :])
         elif at is not None and "condition" in kwargs:
             kwargs["condition"] = _with_bool_masks(kwargs["condition"])
+        if at == 1 and func is not Tensor.where:
+            func, args, kwargs = value_free.put_by_mask(func, args, kwargs)
         name = getattr(func, "__name__", "")
         before = [] if name in RESHAPING or self.in_optimizer else layouts(args, kwargs)
         handler = _HANDLERS.get(func) or custom_writes.handler_of(func, args, kwargs)
@@ -164,6 +166,7 @@ def _with_bool_masks(index: Any) -> Any:
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     **networks.HANDLERS,
+    **value_free.HANDLERS,
     **gradients.HANDLERS,
     **values.HANDLERS,
     **memory.HANDLERS,

@@ -216,6 +216,52 @@ def _byte_labels_backward(
     )
 
 
+def _least_squares(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
+    """A least-squares solution. PyTorch has no shape rule, since the drivers gelsd and gelss return residuals only if
+    all matrices have full rank; those of the other drivers do not depend on values."""
+    a, b = args[:2]
+    driver = kwargs.get("driver") or ("gels" if a.device.type == "cuda" else "gelsy")
+    batch, (m, n) = tuple(a.shape[:-2]), a.shape[-2:]
+    if not all(isinstance(size, int) for size in (*a.shape, *b.shape)) or a.dtype != b.dtype:
+        return None
+    vector = b.ndim == a.ndim - 1
+    if (
+        tuple(b.shape[: len(batch)]) != batch
+        or b.ndim != a.ndim - vector
+        or b.shape[len(batch)] != m
+    ):
+        return None
+    if m > n and driver not in ("gels", "gelsy"):
+        return None
+    columns, rows = (1 if vector else b.shape[-1]), max(m, n, 1)
+    real = a.real.dtype if a.is_complex() else a.dtype
+    inner = (1,) if vector else (1, rows)  # a part of the right-hand sides, column by column
+    outer = tuple(s * rows * columns for s in row_major_strides(batch))
+    solution = torch.Size((*batch, n) if vector else (*batch, n, columns))
+    others = (
+        ((*batch, columns) if m > n and driver == "gels" else (0,), real),
+        ((0,) if driver == "gels" else batch, torch.int64),
+        ((*batch, min(m, n)) if driver in ("gelsd", "gelss") else (0,), real),
+    )
+    return [
+        (solution, (*outer, *inner), a.dtype, a.device),
+        *((torch.Size(n), row_major_strides(n), dtype, a.device) for n, dtype in others),
+    ]
+
+
+def _alignments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
+    """CTC loss with lengths that are Python numbers: losses, and the table of `log_alpha`."""
+    log_probs, targets, input_lengths, lengths, *_ = args
+    sizes = (*log_probs.shape, *lengths)
+    if log_probs.ndim != 3 or targets.ndim not in (1, 2) or not all(type(n) is int for n in sizes):
+        return None
+    steps, batch, _ = log_probs.shape
+    if not len(input_lengths) == len(lengths) == batch or not batch:
+        return None
+    shapes = (torch.Size((batch,)), torch.Size((batch, steps, 2 * max(lengths) + 1)))
+    return [(n, row_major_strides(n), log_probs.dtype, log_probs.device) for n in shapes]
+
+
 _FULL = (torch.float32, torch.float64)
 _ELEMENTWISE = (
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default,
@@ -241,6 +287,8 @@ RULES: dict[Any, tuple[type | None, Rule]] = {
     aten.native_batch_norm_backward.default: (tuple, _batch_norm_backward),
     aten.native_group_norm_backward.default: (tuple, _group_norm_backward),
     aten.linalg_vector_norm.default: (None, _vector_norm),
+    aten.linalg_lstsq.default: (tuple, _least_squares),
+    aten._ctc_loss.default: (tuple, _alignments),
     aten.multi_margin_loss.default: (None, _margin),
     aten.nll_loss_forward.default: (tuple, _byte_labels),
     aten.nll_loss_backward.default: (None, _byte_labels_backward),
