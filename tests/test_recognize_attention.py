@@ -58,6 +58,21 @@ def with_mask(mask: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     return attend
 
 
+def in_blocks(change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    """A mask of scores in another shape: keys as rows and columns, batches and heads as one dimension."""
+
+    def mask(s: Tensor) -> Tensor:
+        return change(s.view(-1, T, T // 8, 8)).view(s.shape)
+
+    return with_mask(mask)
+
+
+def other_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """No attention: a softmax over parts of rows."""
+    scores = q @ k.transpose(-2, -1)
+    return scores.view(*scores.shape[:2], 2 * T, T // 2).softmax(-1).view(scores.shape) @ v
+
+
 LOWER = torch.tril(torch.ones(T, T))
 SPELLINGS: dict[str, Callable[..., Tensor]] = {
     "plain": plain,
@@ -82,8 +97,25 @@ SPELLINGS: dict[str, Callable[..., Tensor]] = {
     "band": with_mask(
         lambda s: s.masked_fill((torch.arange(T)[None] - torch.arange(T)[:, None]).abs() > 5, -INF)
     ),
+    "triu added in blocks": in_blocks(
+        lambda s: s + torch.full((T, T), -INF).triu(1).view(T, T // 8, 8)
+    ),
+    "triu in blocks": in_blocks(
+        lambda s: s.masked_fill(torch.ones(T, T).triu(1).view(T, T // 8, 8) != 0, -INF)
+    ),
+    "band in blocks": in_blocks(
+        lambda s: s.masked_fill((torch.arange(T // 8)[:, None] == 3).expand(T, -1, 8), -INF)
+    ),
 }
-CAUSAL = {"tril", "triu", "triu added", "where", "positions"}
+CAUSAL = {
+    "triu added in blocks",
+    "triu in blocks",
+    "tril",
+    "triu",
+    "triu added",
+    "where",
+    "positions",
+}
 
 
 class Block(nn.Module):
@@ -234,6 +266,7 @@ LEFT = [
     biased_by_scores,
     scaled_by_zero,
     scarcely_masked,
+    other_rows,
 ]
 
 
@@ -291,6 +324,19 @@ def test_inference() -> None:
     graph = Infer(model)
     with torch.no_grad():
         torch.testing.assert_close(graph(x), model(x))
+    assert "gflow.attention " in ops_of(graph)
+
+
+def test_a_bias_in_another_shape() -> None:
+    """One for rows and one for columns of the keys, as of images, with batches and heads as one dimension."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(3, 2, T, D) for _ in range(3))
+    rows, columns = torch.randn(6, T, T // 8, 1), torch.randn(6, T, 1, 8)
+    attend = in_blocks(lambda s: s + rows + columns)
+    graph = Infer(attend)
+    with torch.no_grad():
+        torch.testing.assert_close(graph(q, k, v), attend(q, k, v))
+        torch.testing.assert_close(flow.compile(attend)(q, k, v), attend(q, k, v))
     assert "gflow.attention " in ops_of(graph)
 
 

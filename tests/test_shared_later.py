@@ -46,6 +46,32 @@ def test_torch_compile(gradients: bool, dynamic: bool, caplog: pytest.LogCapture
     assert said
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_updated_argument_stays_and_another_one_moves_to_it(dynamic: bool) -> None:
+    fast = torch.compile(lambda x, y: x.mul_(2) + y.sum(), backend="gflow", dynamic=dynamic)
+    whole, other = torch.arange(32.0), torch.arange(32.0)
+    # y: its tensor, first element and length
+    calls = [
+        (other, 0, 4),
+        (other, 8, 4),
+        (whole, 8, 4),
+        (whole, 6, 4),
+        (whole, 8, 4),
+        (other, 0, 4),
+    ]
+    calls += [(whole, 8, 5), (whole, 0, 9), (whole, 7, 6), (other, 0, 6)] if dynamic else []
+    for tensor, begin, length in calls:
+        start = whole.clone()
+        y = tensor[begin : begin + length]
+        expected = start[:8] * 2  # eager updates x before it reads y
+        start[:8] = expected
+        given = start[begin : begin + length] if tensor is whole else y
+        want = expected + given.sum()
+        torch.testing.assert_close(fast(whole[:8], y), want, msg=f"{begin}, {length}")
+        torch.testing.assert_close(whole, start)
+        whole.copy_(torch.arange(32.0))
+
+
 def test_gflow_compile_that_goes_through_dynamo() -> None:
     fast = flow.compile(_update)
     w = torch.ones(4, requires_grad=True)

@@ -104,24 +104,33 @@ def apart_in_each_call(module: torch.fx.GraphModule, run: Callable[..., Any]) ->
     if not updated:
         return run
     places, names = [at for at, _, _ in arguments], {at: name for at, name, _ in arguments}
-    fixed = not any(
-        isinstance(n, torch.SymInt) for _, _, v in arguments for n in (*v.shape, *v.stride())
-    )
-    apart: list[int] = []  # addresses of the latest call whose arguments shared no elements
+    written = [places.index(at) for at in updated]
+    varying = [
+        (k, at)
+        for k, (at, _, v) in enumerate(arguments)
+        if any(isinstance(n, torch.SymInt) for n in (*v.shape, *v.stride()))
+    ]
+    # of the others, TorchDynamo guards shapes and strides
+    widths = [0 if k in dict(varying) else _width(v) for k, (_, _, v) in enumerate(arguments)]
+    apart: list[tuple[int, int]] = []  # of the latest call whose arguments shared no elements
     said = False
 
     def call(*args: Any) -> Any:
         nonlocal apart, said
+        for k, at in varying:
+            widths[k] = _width(args[at])
         pointers = [args[at].data_ptr() if type(args[at]) in _PLAIN else 0 for at in places]
-        if not fixed or pointers != apart:
-            given = {at: args[at] for at, pointer in zip(places, pointers) if pointer}
-            pair = _overlapping(given, updated)
-            if pair is not None:
-                if not said:
-                    _log.warning(SHARED, names[pair[0]], names[pair[1]])
-                said = True
-                return module.forward(*args)
-            apart = pointers
+        ranges = [*zip(pointers, widths)]
+        if ranges != apart:
+            if _may_meet(ranges, apart, written):
+                given = {at: args[at] for at, pointer in zip(places, pointers) if pointer}
+                pair = _overlapping(given, updated)
+                if pair is not None:
+                    if not said:
+                        _log.warning(SHARED, names[pair[0]], names[pair[1]])
+                    said = True
+                    return module.forward(*args)
+            apart = ranges
         return run(*args)
 
     return call
@@ -132,6 +141,33 @@ SHARED = (
     "torch.compile: a graph runs as in eager mode, since it updates one of the arguments %s and %s, which "
     "share memory; pass a copy (.clone()) of one of them"
 )
+
+
+def _width(tensor: torch.Tensor) -> int:
+    """The number of bytes from a tensor's first to its last one, both included."""
+    if not tensor.numel():
+        return 0
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    return (reach + 1) * tensor.element_size()
+
+
+def _may_meet(
+    ranges: Sequence[tuple[int, int]], apart: Sequence[tuple[int, int]], written: Sequence[int]
+) -> bool:
+    """Whether an argument that is updated may share bytes with another one.
+
+    Args:
+        ranges: the address and width of each argument.
+        apart: the same of a call whose arguments shared no elements; empty if there was none.
+        written: the positions of arguments that are updated.
+    """
+    if not apart or any(ranges[k] != apart[k] for k in written):
+        return True
+    held = [ranges[k] for k in written]
+    moved = [now for now, then in zip(ranges, apart) if now != then]
+    return any(
+        at < begin + width and begin < at + size for at, size in moved for begin, width in held
+    )
 
 
 def _overlapping(given: dict[int, torch.Tensor], updated: Sequence[int]) -> tuple[int, int] | None:

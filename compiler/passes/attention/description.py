@@ -9,7 +9,10 @@ from gflow.dialects.records import record
 
 @record
 class Select:
-    """A mask that sets scores to `fill` at positions where `condition` (a value number of i1) equals `where`."""
+    """A mask that sets scores to `fill` at positions where `condition` (a value number of i1) equals `where`.
+
+    Its shape is that of the scores, or one to which they were reshaped.
+    """
 
     condition: int
     where: bool
@@ -18,7 +21,7 @@ class Select:
 
 @record
 class Added:
-    """A mask that is added to the scores."""
+    """A mask that is added to the scores, in their shape or in one to which they were reshaped."""
 
     value: int
 

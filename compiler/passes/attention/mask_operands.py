@@ -52,7 +52,7 @@ def mask_of(body: Body, a: Attention, amp: bool, own: bool) -> Mask | None:
         return _hidden(body, a)
     added = [part for part in a.mask if isinstance(part, Added)]
     selects = [part for part in a.mask if isinstance(part, Select)]
-    biases = [evaluate(body, part.value) for part in added]
+    biases = [_known(body, a, part.value) for part in added]
     low = np.max if not selects else np.min  # of each row, or of all
     if not all(x is not None and (low(x, -1) > _LOW).all() for x in biases):
         exact = (
@@ -64,7 +64,7 @@ def mask_of(body: Body, a: Attention, amp: bool, own: bool) -> Mask | None:
     if len({part.fill for part in selects}) > 1:
         return None
     positions, keys = body.types[a.q].shape[-2], body.types[a.v].shape[-2]
-    keep = _seen(body, selects, biases)
+    keep = _seen(body, a, selects, biases)
     if keep is not None and is_causal(keep, positions, keys) and not own:
         return Mask(causal=True)
     found = Mask(bias=_bias(body, a, -math.inf))
@@ -84,10 +84,10 @@ def _hidden(body: Body, a: Attention) -> Mask | None:
     if len({part.fill for part in selects}) > 1:
         return None
     positions, keys = body.types[a.q].shape[-2], body.types[a.v].shape[-2]
-    keep = _seen(body, selects, [])
+    keep = _seen(body, a, selects, [])
     causal = keep is not None and is_causal(keep, positions, keys)
     if added:
-        biases = [evaluate(body, part.value) for part in added]
+        biases = [_known(body, a, part.value) for part in added]
         known = all(x is not None and (x > _LOW).all() for x in biases)
         last = any(isinstance(part, Select) for part in a.mask[len(selects) :])
         if not causal or not known or last:
@@ -106,19 +106,28 @@ def _kept(body: Body, a: Attention, selects: Sequence[Select]) -> ir.Value:
     """The visible keys, as i1."""
     kept: ir.Value | None = None
     for part in selects:
-        here = _small(body, part.condition, a.lead)
+        here = _small(body, a, part.condition)
         here = builder.build("not", [here]) if part.where else here
         kept = here if kept is None else builder.build("and", fit(kept, here))
     assert kept is not None
     return kept
 
 
+def _known(body: Body, a: Attention, value: int) -> np.ndarray | None:
+    """The elements of a mask in the shape of the scores (or one that broadcasts to it), as `evaluate` gives them."""
+    found, shape = evaluate(body, value), body.types[a.weights].shape
+    if found is None or body.types[value].shape == shape:
+        return found
+    each = np.broadcast_to(found, body.types[value].shape).reshape(-1, *shape[-2:])
+    return each[:1] if (each == each[:1]).all() else each.reshape(shape)
+
+
 def _seen(
-    body: Body, selects: Sequence[Select], biases: Sequence[np.ndarray | None]
+    body: Body, a: Attention, selects: Sequence[Select], biases: Sequence[np.ndarray | None]
 ) -> np.ndarray | None:
     """The visible keys of each position, if the mask depends only on constants and positions; else None."""
     seen: np.ndarray | None = None
-    parts = [(evaluate(body, s.condition), s.where) for s in selects]
+    parts = [(_known(body, a, s.condition), s.where) for s in selects]
     for bias in biases:
         if bias is None or not np.isin(bias, (0.0, -np.inf)).all():
             return None
@@ -139,10 +148,10 @@ def _bias(body: Body, a: Attention, fill: float | None = None) -> ir.Value | Non
     bias, dtype = None, body.types[a.q].dtype
     for part in reversed(a.mask):  # from the product on
         if isinstance(part, Added):
-            value = builder.convert(_small(body, part.value, a.lead), dtype)
+            value = builder.convert(_small(body, a, part.value), dtype)
             bias = value if bias is None else builder.build("add", fit(bias, value))
         else:
-            condition = _small(body, part.condition, a.lead)
+            condition = _small(body, a, part.condition)
             number = part.fill if fill is None else fill
             bias = _masked(condition, part.where, number, bias, dtype)
     return bias
@@ -167,12 +176,18 @@ def fit(a: ir.Value, b: ir.Value) -> list[ir.Value]:
     ]
 
 
-def _small(body: Body, value: int, lead: tuple[int, ...]) -> ir.Value:
-    """A mask as [batch or 1, head or 1, position or 1, key or 1]: a broadcast is replaced by its operand."""
-    rank, source = body.types[value].rank, body.values[value]
+def _small(body: Body, a: Attention, value: int) -> ir.Value:
+    """A mask as [batch or 1, head or 1, position or 1, key or 1]: a broadcast is replaced by its operand.
+
+    One of another shape than the scores is reshaped as a whole.
+    """
+    lead, scores, source = a.lead, body.types[a.weights].shape, body.values[value]
+    rank = len(scores)
     dims = tuple(range(rank))
     p = body.producer[value]
-    if p >= 0 and body.ops[p].name == "broadcast":
+    if body.types[value].shape != scores:
+        source = builder.reshape(source, scores)
+    elif p >= 0 and body.ops[p].name == "broadcast":
         o = body.ops[p]
         source, dims = body.values[o.operands[0]], read(OPS["broadcast"], o.op.attributes)["dims"]
     sizes = [1] * rank

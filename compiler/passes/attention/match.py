@@ -56,6 +56,10 @@ def _forward(body: Body, division: Op) -> Attention:
     dropout, kept, product = _after(body, weights, ops)
     if product.operands[0] == product.operands[1]:
         raise NoMatch
+    shapes = [body.types[x].shape for x in (q, k_t, product.operands[0])]
+    (positions, _), (_, keys), at = (shape[-2:] for shape in shapes)
+    if not (positions, keys) == at == ty.shape[-2:]:
+        raise NoMatch  # reshapes change rows or columns of the scores
     ops.add(product.index)
     (y,), v = product.results, product.operands[1]
     return Attention(

@@ -23,6 +23,8 @@ The rules of recognition:
 
 - The scores and weights must have no other reader.
 - A mask becomes `causal` if constants and positions show that it is, and a bias otherwise.
+- Scores may have another shape where a mask is applied to them (keys as rows and columns of an image). The mask is
+  reshaped. A softmax over parts of rows is not recognized.
 - A row without a visible key has eager's result: NaN if its scores are set to -inf (also in the gradient of v), equal
   weights if they are set to a large negative number.
 - A bias from outside is recognized only in inference, in float32 and float64: for such rows the logarithm of the sum is
