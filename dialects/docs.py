@@ -89,9 +89,12 @@ EXAMPLES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "gather": (["5x4xf32", "5x2xi64"], {"dim": 1}),
     "index_add": (["10x4xf32", "3xi64", "3x4xf32"], {"dim": 0}),
     "index_copy": (["2x10x4xf32", "3xi64", "2x3x4xf32"], {"dim": 1}),
+    "put": (["3x4xf32", "3xi64", "3xf32"], {}),
     "reduce": (["2x3xf32"], {"kind": "sum", "dims": (1,)}),
     "partial_sums": (["2x4x3xf32"], {"run": 3}),
+    "softmax_runs": (["3x10xf32", "3xi64"], {"run": 4}),
     "matmul": (["8x2x3xf32", "8x3x4xf32"], {}),
+    "scaled_matmul": (["3x10xbf16", "10x5xbf16", "3x3xf32"], {"run": 4, "along": "columns"}),
     "packed_product": (
         ["2x8x8x3xf32", "2x432xf32"],
         {"columns": 20, "kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)},

@@ -84,6 +84,8 @@ def run_op(operation: ir.Operation, operands: list[Tensor]) -> list[Tensor]:
         return attention(name, operands, attrs)
     if name in ("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"):
         return pool(name, operands, attrs)
+    if name == "softmax_runs":
+        return _softmax_runs(*operands, attrs["run"])
     if name in _RULES:
         return [_RULES[name](operands, attrs)]
     return [_DIRECT[name](*operands)]
@@ -225,6 +227,32 @@ def _index_copy(xs: list[Tensor], a: Attrs) -> Tensor:
     for k, at in enumerate(index.tolist()):
         out.select(a["dim"], at).copy_(source.select(a["dim"], k))
     return out
+
+
+def _put(xs: list[Tensor], a: Attrs) -> Tensor:
+    x, index, source = xs
+    known = (index >= 0) & (index < x.shape[1])
+    rows = torch.arange(len(x))[known]
+    return x.index_put((rows, index[known]), source[known])
+
+
+# -- products and runs
+
+
+def _softmax_runs(x: Tensor, index: Tensor, run: int) -> list[Tensor]:
+    lowest = torch.finfo(x.dtype).min
+    parts = x.split(run, 1)
+    maxima = torch.stack([p.max(1).values.clamp(min=lowest) for p in parts])
+    values = [torch.exp(p - m[:, None]) for p, m in zip(parts, maxima)]
+    picked = x.gather(1, index.long().clamp(0, x.shape[1] - 1)[:, None])[:, 0]
+    return [torch.cat(values, 1), maxima, torch.stack([v.sum(1) for v in values]), picked]
+
+
+def _scaled_matmul(xs: list[Tensor], a: Attrs) -> Tensor:
+    x, y, scale = xs
+    dim = int(a["along"] == "columns")
+    each = scale.repeat_interleave(a["run"], 0)[: x.shape[dim]]
+    return (x * (each.T if dim else each)).to(x.dtype) @ y
 
 
 # -- reductions and convolutions
@@ -483,6 +511,8 @@ _RULES: dict[str, Callable[[list[Tensor], Attrs], Tensor]] = {
     "gather": lambda xs, a: torch.gather(xs[0], a["dim"], xs[1].long()),
     "index_add": _index_add,
     "index_copy": _index_copy,
+    "put": _put,
+    "scaled_matmul": _scaled_matmul,
     "reduce": _reduce,
     "partial_sums": lambda xs, a: torch.stack(
         [rows.sum(0) for rows in xs[0].flatten(0, -2).split(a["run"])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gflow.dialects.records import record
 
 from ..targets import KINDS, Target, parse_target
+from ..targets.devices import MMA_SHARED
 from ..targets.processors import host_level
 
 
@@ -96,6 +97,8 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         if not target.gpu and host_level():
             passes.append("gflow-pack-weights")
         passes.append("gflow-freeze")
+    if target.gpu and target.has(MMA_SHARED) and options.fuse_add_to_output:
+        passes.append("gflow-split-softmax")
     passes += [_fuse(options, target)]
     if target.gpu:
         programs = target.device.partial_sums * target.device.multiprocessors

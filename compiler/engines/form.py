@@ -101,6 +101,7 @@ NOWHERE = {
     "check": "engines cannot end a run with an error of ours: in a partitioned program it stays with gflow, and "
     "files that are written leave it out",
     "quantized_matmul": "frozen graphs are for gflow's own kernels",
+    **dict.fromkeys(("put", "scaled_matmul", "softmax_runs"), "part of programs for GPUs"),
     "reshard": "a program for one device has none: gflow-partition makes collectives of it",
 }
 #: ops that engines inside gflow's programs leave to gflow, and formats without collectives refuse

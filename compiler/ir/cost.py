@@ -196,6 +196,7 @@ def _convolution(op: ir.Operation, operands: list[TensorType], results: list[Ten
 
 _CONTRACTIONS: dict[str, Callable[[ir.Operation, list[TensorType], list[TensorType]], int]] = {
     "matmul": _matmul,
+    "scaled_matmul": _matmul,
     "packed_product": _packed,
     "quantized_matmul": _matmul,
     "convolution": _convolution,

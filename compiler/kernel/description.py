@@ -31,6 +31,11 @@ from ..ir.views import Row
 from ..memory.analyses import analysis
 from .dimensions import neighbours
 
+#: the nodes of the results of a `gflow.softmax_runs`: the first is a value at each position, the others are only stored
+OF_RUNS = ("softmax_runs", "run_maxima", "run_sums", "picked")
+#: nodes that a kernel stores with addresses of their own
+APART = frozenset({"partial_sums", *OF_RUNS[1:]})
+
 #: for each dimension of a value, the dimension of the index space that it maps to; -1 where its size is 1
 DimMap = tuple[int, ...]
 
@@ -40,8 +45,8 @@ class Node:
     """One value of the expression DAG.
 
     Attributes:
-        op: "load", "const", "index" (a linear position as i64), "reduce", "partial_sums", "random", or an elementwise
-            op's name.
+        op: "load", "const", "index" (a linear position as i64), "reduce", "partial_sums", "random", a result of
+            "softmax_runs" (`OF_RUNS`), or an elementwise op's name.
         dtype: the element type of the value.
         args: indices of operand nodes in `Kernel.nodes`.
         attrs: the op's attributes.
@@ -137,6 +142,13 @@ class _Region:
         definition, given = OPS[self.names[op]], self.attributes[op]
         known = {name: a for name, a in zip(definition.attrs, given) if a is not None}
         return read(definition, known) if given else {}
+
+    def result(self, value: int) -> int:
+        """The number of a value among the results of its op."""
+        owner, first = self.owners[value], value
+        while first and self.owners[first - 1] == owner:
+            first -= 1
+        return value - first
 
     def is_root(self, value: int) -> bool:
         """Whether a value is the result of a contraction."""
@@ -276,10 +288,24 @@ class _Describer:
                     raise CannotLower(f"partial sums of {x} over {self.space}")
                 summed = self.demand(operands[0], full)
                 return self.add(Node("partial_sums", ty.dtype, (summed,), {"run": attrs["run"]}))
+            case "softmax_runs":
+                return self.softmax_runs(value, operands, attrs["run"])
         args = tuple([self.demand(x, dim_map) for x in operands])
         return self.add(
             Node(name, ty.dtype, args, {k: v for k, v in attrs.items() if v is not None})
         )
+
+    def softmax_runs(self, value: int, operands: tuple[int, ...], run: int) -> int:
+        """The node of a result of a `gflow.softmax_runs`."""
+        x, index = operands
+        if self.region.types[x].shape != self.space or 1 in self.space:
+            raise CannotLower(f"softmax_runs of {self.region.types[x]} over {self.space}")
+        of = self.demand(x, (0, 1))
+        name = OF_RUNS[self.region.result(value)]
+        if name == "picked":
+            return self.add(Node(name, "f32", (of, self.demand(index, (0,)))))
+        values = self.add(Node("softmax_runs", "f32", (of,), {"run": run}))
+        return values if name == "softmax_runs" else self.add(Node(name, "f32", (values,)))
 
     def demand_rng(self, value: int, which: int) -> int:
         """Word `which` of the generator state, which is an argument, as a scalar load."""
@@ -334,11 +360,13 @@ def unit_reshape_map(inner: tuple[int, ...], outer: tuple[int, ...], dim_map: Di
     return tuple(next(found) if size != 1 else -1 for size in inner)
 
 
-def partial_sums_of(value: ir.Value) -> ir.Operation | None:
-    """The `gflow.partial_sums` op whose result is `value`, or None."""
-    if isinstance(value.owner, ir.Block) or value.owner.operation.name != "gflow.partial_sums":
-        return None
-    return value.owner.operation
+def of_runs(value: ir.Value) -> bool:
+    """Whether a value of a region has a number for each run of rows or columns, or for each row of a softmax's runs."""
+    if isinstance(value.owner, ir.Block):
+        return False
+    op = value.owner.operation
+    first = op.name == "gflow.softmax_runs" and value == op.results[0]
+    return op.name in ("gflow.partial_sums", "gflow.softmax_runs") and not first
 
 
 def _splat_value(elements: ir.DenseElementsAttr) -> float | int | bool:
@@ -356,6 +384,8 @@ def _index_space(region: _Region) -> tuple[tuple[int, ...], frozenset[int]]:
         if name == "partial_sums":
             space = region.types[operands[0]].shape
             return space, frozenset({len(space) - 1})
+        if name == "softmax_runs":
+            return region.types[operands[0]].shape, frozenset()
     shapes = [region.types[v].shape for v in region.yielded if not region.is_root(v)]
     return max(shapes, key=lambda s: (TensorType(s, "i1").numel, len(s))), frozenset()
 
@@ -395,6 +425,9 @@ def _described(
             node = d.demand(value, ())
             along = (*(0 for _ in d.space[1:]), own[-1])
             stores.append(Access(i, ty.dtype, along, node))
+            continue
+        if owner >= 0 and region.names[owner] == "softmax_runs" and region.result(value):
+            stores.append(Access(i, ty.dtype, (own[-1], 0), d.demand(value, (0, 1))))
             continue
         if ty.shape == d.space:
             dim_map = full

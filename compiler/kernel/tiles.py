@@ -17,7 +17,7 @@ from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, is_row_major, type_of
 
 from ..ir.ssa import Op
-from .description import Access, Kernel, annotate
+from .description import APART, Access, Kernel, annotate
 from .movement import converting
 
 
@@ -93,7 +93,7 @@ def in_tiles(k: Kernel, columns: int, root: int) -> Tiled | None:
     """
     if not k.sizes or k.reduced or varies(columns):
         return None
-    if any(n.op in ("reduce", "partial_sums") for n in k.nodes):
+    if any(n.op == "reduce" or n.op in APART for n in k.nodes):
         return None
     sizes, at = list(k.sizes), len(k.sizes)
     left, inner = columns, 0  # left: columns / the sizes of dimensions from `at` on

@@ -15,7 +15,10 @@ _KEEPS_POSITION = frozenset(
 
 
 #: ops that may write a result over an operand, whatever runs them
-OVERWRITES = frozenset({"fused", "index_copy"})
+OVERWRITES = frozenset({"fused", "index_copy", "put"})
+
+#: those that may take over the operand's memory in the arena where it is not read again
+TAKE_OVER = frozenset({"fused", "put"})
 
 
 def adds_in_place(o: ir.Operation) -> bool:
@@ -39,14 +42,14 @@ def reads_where_it_writes(fused: ir.Operation, operand: int, result: int) -> boo
     updates) if the result needs reductions as deep as those that read it. A contraction is written before its epilogue
     reads anything.
 
-    A `gflow.index_copy` may overwrite the tensor that it copies into, and a kernel of `gflow.index_add` the one that it
-    adds to.
+    A `gflow.index_copy` or `gflow.put` may overwrite the tensor that it copies into, and a kernel of `gflow.index_add`
+    the one that it adds to.
 
     Args:
         fused: the op.
         operand, result: numbers of an operand and a result.
     """
-    if fused.name == "gflow.index_copy" or adds_in_place(fused):
+    if fused.name in ("gflow.index_copy", "gflow.put") or adds_in_place(fused):
         return operand == 0
     return FusedKernel(fused).reads_where_it_writes(operand, result)
 
@@ -81,7 +84,7 @@ def _gathers(op: ir.Operation) -> bool:
     name = op.name.removeprefix("gflow.")
     if name == "reshape" and not isinstance(op.operands[0].owner, ir.Block):
         return _gathers(op.operands[0].owner.operation)
-    return name == "partial_sums" or name in CONTRACTIONS
+    return name in ("partial_sums", "softmax_runs") or name in CONTRACTIONS
 
 
 class _Passes:

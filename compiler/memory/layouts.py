@@ -44,7 +44,7 @@ _ROW_MAJOR_CALLS = frozenset(f"aten.{name}" for name in (*_FACTORS, *_PERMUTES, 
 
 #: ops that can write results with any strides; the others write row-major ones
 _WRITES_STRIDES = frozenset((
-    "fused", "pad", "concatenate", "reverse", "iota", "aten", "attention", "attention_grad", "index_copy",
+    "fused", "pad", "concatenate", "reverse", "iota", "aten", "attention", "attention_grad", "index_copy", "put",
 ))  # fmt: skip
 
 
@@ -75,7 +75,9 @@ def readable(o: Op, n: int, shape: tuple[int, ...], at: Sequence[Layout]) -> boo
     if o.name == "fused" and (root := root_of(o.op)) is not None:
         name = root.name.removeprefix("gflow.")
         numbers = [i for i, operand in enumerate(root_operands(root)) if operand == n]
-    if name == "matmul":
+    if name == "scaled_matmul" and 2 in numbers:
+        return is_row_major(shape, strides)
+    if name in ("matmul", "scaled_matmul"):
         return not numbers or gemm_ready(shape, strides)
     dense = _DENSE.get(name, ())
     return is_row_major(shape, strides) or not any(i in dense for i in numbers)

@@ -17,7 +17,7 @@ from ..ir.collectives import kind_of
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, extent_bytes, is_view, layouts
 from .analyses import analysis
-from .in_place import FusedKernel, adds_in_place
+from .in_place import TAKE_OVER, FusedKernel, adds_in_place
 from .results import owners, same_order
 
 #: the alignment of buffers in bytes: a cache line, and the widest vector
@@ -61,7 +61,7 @@ class TakesOver:
 
     def __call__(self, o: Op, operand: int, result: int) -> bool:
         key = (o.results[result], operand)
-        if o.name in ("index_copy", "index_add"):
+        if o.name in ("index_copy", "index_add", "put"):
             return operand == 0
         if o.name in (COLLECTIVE, START):
             return reduces_in_place(o) and operand == result == 0
@@ -226,7 +226,7 @@ def _dying(lives: Lives, last: dict[int, int], o: Op, n: int) -> int | None:
 
     It is an operand, or the base of an operand that is a view of all its elements in order.
     """
-    writes_over = o.name == "fused" or adds_in_place(o.op) or reduces_in_place(o)
+    writes_over = o.name in TAKE_OVER or adds_in_place(o.op) or reduces_in_place(o)
     if lives.takes_over is None or not writes_over:
         return None
     body, at = lives.body, lives.at

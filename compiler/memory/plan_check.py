@@ -32,7 +32,7 @@ from gflow.dialects.types import (
 from ..ir.fused import root_of, root_operands
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, extent_bytes, is_view, layouts, readers, row_of
-from .in_place import OVERWRITES, adds_in_place
+from .in_place import OVERWRITES, TAKE_OVER, adds_in_place
 from .layouts import readable, writable
 from .liveness import ALIGN, TakesOver, dies_at, last_uses, reduces_in_place
 from .places import PlanPlace, given_addresses, places_of
@@ -228,7 +228,7 @@ def _may_take_over(
     """Whether result `n` of `o` may overlap the value `old`, which is live when `o` runs."""
     r = o.results[n]
     reads = [i for i, v in enumerate(o.operands) if at[v].base == old]
-    writes_over = o.name == "fused" or adds_in_place(o.op) or reduces_in_place(o)
+    writes_over = o.name in TAKE_OVER or adds_in_place(o.op) or reduces_in_place(o)
     if not writes_over or len(reads) != 1 or old in o.results:
         return False
     if not dies_at(body, at, o, old, last):

@@ -47,6 +47,7 @@ COPIES = frozenset({"copy", "cast"})
 
 _KINDS = {
     "matmul": "matmul",
+    "scaled_matmul": "matmul",
     "convolution": "convolution",
     "convolution_input_grad": "convolution",
     "convolution_weight_grad": "convolution",
@@ -60,6 +61,7 @@ _KINDS = {
     "take": "index",
     "index_add": "index",
     "index_copy": "index",
+    "put": "index",
     "reduce": "ATen",
     "aten": "ATen",
 }
@@ -256,6 +258,8 @@ def _read(b: Builder, o: Op) -> int:
     """The bytes that an op reads. A value that is read through several views counts at most once."""
     if o.name in ("take", "gather"):  # as much as they give, and the indices
         return sum(_unique(b, v) for v in (*o.results, *o.operands[1:]))
+    if o.name == "put" and _in_place(b, o):
+        return sum(_unique(b, v) for v in o.operands[1:])
     if _adds_in_place(b, o):
         return _written(b, o) + sum(_unique(b, v) for v in o.operands[1:])
     parts: dict[int, dict[tuple[Layout, tuple[int, ...]], int]] = {}
@@ -268,13 +272,19 @@ def _read(b: Builder, o: Op) -> int:
 
 def _written(b: Builder, o: Op) -> int:
     """The bytes that an op writes. A sum by index in place writes at most as many rows as it adds."""
+    if o.name == "put" and _in_place(b, o):
+        return _unique(b, o.operands[2])
     if _adds_in_place(b, o):
         return min(_unique(b, o.results[0]), _unique(b, o.operands[2]))
     return sum(_unique(b, r) for r in o.results)
 
 
 def _adds_in_place(b: Builder, o: Op) -> bool:
-    return o.name == "index_add" and b.place(o.results[0]) == b.place(o.operands[0])
+    return o.name == "index_add" and _in_place(b, o)
+
+
+def _in_place(b: Builder, o: Op) -> bool:
+    return b.place(o.results[0]) == b.place(o.operands[0])
 
 
 def _unique(b: Builder, value: int) -> int:

@@ -59,6 +59,36 @@ def _partial_sums(operands: Types, attrs: Attrs) -> list[TensorType]:
     return [TensorType((-(-rows // run), x.shape[-1]), x.dtype)]
 
 
+def _softmax_runs(operands: Types, attrs: Attrs) -> list[TensorType]:
+    x, index = operands
+    run = attrs["run"]
+    if x.rank != 2 or x.dtype != "f32":
+        raise VerifyError(f"x must be a matrix of f32, found {x}")
+    if index.shape != x.shape[:1] or index.dtype not in ("i64", "i32"):
+        raise VerifyError(
+            f"there must be one index, i64 or i32, for each row of {x}, found {index}"
+        )
+    if run < 1 or not x.shape[1]:
+        raise VerifyError(f"run must be at least 1, and rows not empty, found {run} and {x}")
+    of_runs = TensorType((-(-x.shape[1] // run), x.shape[0]), "f32")
+    return [x, of_runs, of_runs, TensorType(x.shape[:1], "f32")]
+
+
+def _scaled_matmul(operands: Types, attrs: Attrs) -> list[TensorType]:
+    a, b, scale = operands
+    run = attrs["run"]
+    found = _matmul([a, b], attrs)
+    if a.rank != 2 or a.dtype not in FLOATS:
+        raise VerifyError(f"operands must be matrices of floats, found {a}")
+    if run < 1:
+        raise VerifyError(f"run must be at least 1, found {run}")
+    cut, kept = a.shape[::-1] if attrs["along"] == "columns" else a.shape
+    want = TensorType((-(-cut // run), kept), "f32")
+    if scale != want:
+        raise VerifyError(f"the scale must be {want}, found {scale}")
+    return found
+
+
 def _matmul(operands: Types, attrs: Attrs) -> list[TensorType]:
     a, b = operands
     if a.rank < 2 or a.rank != b.rank or a.shape[:-2] != b.shape[:-2] or a.dtype != b.dtype:
@@ -191,9 +221,21 @@ OPS: tuple[OpDef, ...] = (
           "Sums of blocks of `run` rows of x. All dimensions but the last count as one dimension of "
 "rows. The last block may have fewer rows",
           ("x",), {"run": Attr("i64", "rows in a block")}, infer=_partial_sums),
+    OpDef("softmax_runs", "reduction",
+          "The parts of a softmax over runs of `run` columns, part of the kernel of a matrix product on a GPU: exp(x - m) "
+"with the maxima m of each row's runs (at least the lowest finite number), these maxima, the sums of the exponentials "
+"of each run, and x at column `index` of each row, clamped into range. Maxima and sums have a row for each run. The "
+"last run may be shorter",
+          ("x", "index"), {"run": Attr("i64", "columns in a run")}, results=4, infer=_softmax_runs, cost=4),
     OpDef("matmul", "contraction", "Matrix product of [..., M, K] and [..., K, N]. Half-precision products accumulate in "
 "float32", ("a", "b"), infer=_matmul, cost=64, amp="allow",
           sharding=ShardingRule("... m k, ... k n -> ... m n", ((0,), (1,)))),
+    OpDef("scaled_matmul", "contraction",
+          "Matrix product of a, each element of which is first multiplied by the scale of its run and rounded to a's type, "
+"and b, on a GPU. Columns of a (or rows) are cut into runs of `run`; the scale has a row for each run, and a column for "
+"each row (or column) of a", ("a", "b", "scale"),
+          {"run": Attr("i64", "columns, or rows, in a run"), "along": Attr("str", "what is cut into runs", choices=("columns", "rows"))},
+          infer=_scaled_matmul, cost=64),
     OpDef("convolution", "convolution", "Cross-correlation of an activation with a weight", ("x", "weight"), _CONV_ATTRS,
           infer=_convolution, cost=64, amp="allow",
           sharding=ShardingRule(factors.convolution)),

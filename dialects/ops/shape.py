@@ -164,6 +164,17 @@ def _index_copy(operands: Types, attrs: Attrs) -> list[TensorType]:
     return [x]
 
 
+def _put(operands: Types, attrs: Attrs) -> list[TensorType]:
+    x, index, source = operands
+    _check_index(index)
+    if x.rank != 2 or index.shape != x.shape[:1]:
+        raise VerifyError(f"x must be a matrix with one index for each row, found {x} and {index}")
+    want = TensorType(x.shape[:1], x.dtype)
+    if source != want:
+        raise VerifyError(f"the source must be {want}, found {source}")
+    return [x]
+
+
 def _check_index(index: TensorType) -> None:
     if index.dtype not in ("i64", "i32"):
         raise VerifyError(f"indices must be i64 or i32, found {index.dtype}")
@@ -213,6 +224,8 @@ OPS: tuple[OpDef, ...] = (
     OpDef("index_add", "indexing", "x plus the slices of `source`, added along `dim` at `index`. Repeated indices accumulate",
           ("x", "index", "source"), {"dim": _DIM}, infer=_index_add,
           sharding=ShardingRule(factors.index_add)),
+    OpDef("put", "indexing", "x with an element of `source` in each row, at the column that `index` has for the row, on a GPU. "
+"Indices out of range change nothing. It may be written over x itself", ("x", "index", "source"), infer=_put),
     OpDef("index_copy", "indexing", "x with the slices of `source` written along `dim` at `index`, in order: of equal indices the last "
 "counts. It may be written over x itself", ("x", "index", "source"), {"dim": _DIM}, infer=_index_copy, amp="clear",
           sharding=ShardingRule(factors.index_copy)),

@@ -18,6 +18,22 @@ func.func @partial_sums(%arg0: tensor<2x4x3xf32>) -> tensor<3x3xf32> {
   return %0 : tensor<3x3xf32>
 }
 
+// CHECK-LABEL: func.func @softmax_runs(
+// CHECK-NEXT:   %[[v0:.+]]:4 = "gflow.softmax_runs"(%arg0, %arg1) {run = 4 : i64} : (tensor<3x10xf32>, tensor<3xi64>) -> (tensor<3x10xf32>, tensor<3x3xf32>, tensor<3x3xf32>, tensor<3xf32>)
+// CHECK-NEXT:   return %[[v0]]#0, %[[v0]]#1 : tensor<3x10xf32>, tensor<3x3xf32>
+func.func @softmax_runs(%arg0: tensor<3x10xf32>, %arg1: tensor<3xi64>) -> (tensor<3x10xf32>, tensor<3x3xf32>) {
+  %0:4 = "gflow.softmax_runs"(%arg0, %arg1) {run = 4 : i64} : (tensor<3x10xf32>, tensor<3xi64>) -> (tensor<3x10xf32>, tensor<3x3xf32>, tensor<3x3xf32>, tensor<3xf32>)
+  return %0#0, %0#1 : tensor<3x10xf32>, tensor<3x3xf32>
+}
+
+// CHECK-LABEL: func.func @scaled_matmul(
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.scaled_matmul"(%arg0, %arg1, %arg2) {along = "rows", run = 2 : i64} : (tensor<3x10xbf16>, tensor<10x5xbf16>, tensor<2x10xf32>) -> tensor<3x5xbf16>
+// CHECK-NEXT:   return %[[v0]] : tensor<3x5xbf16>
+func.func @scaled_matmul(%arg0: tensor<3x10xbf16>, %arg1: tensor<10x5xbf16>, %arg2: tensor<2x10xf32>) -> tensor<3x5xbf16> {
+  %0 = "gflow.scaled_matmul"(%arg0, %arg1, %arg2) {along = "rows", run = 2 : i64} : (tensor<3x10xbf16>, tensor<10x5xbf16>, tensor<2x10xf32>) -> tensor<3x5xbf16>
+  return %0 : tensor<3x5xbf16>
+}
+
 // CHECK-LABEL: func.func @matmul(
 // CHECK-NEXT:   %[[v0:.+]] = "gflow.matmul"(%arg0, %arg1) : (tensor<8x2x3xf32>, tensor<8x3x4xf32>) -> tensor<8x2x4xf32>
 // CHECK-NEXT:   return %[[v0]] : tensor<8x2x4xf32>

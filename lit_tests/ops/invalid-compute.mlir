@@ -188,3 +188,19 @@ func.func @f(%a0: tensor<4x3xf32>) {
   %0 = "gflow.partial_sums"(%a0) {run = 0 : i64} : (tensor<4x3xf32>) -> tensor<4x3xf32>
   return
 }
+
+// -----
+
+func.func @f(%a0: tensor<4x3xf32>, %a1: tensor<3xi64>) {
+  // expected-error @+1 {{there must be one index, i64 or i32, for each row of tensor<4x3xf32>, found tensor<3xi64>}}
+  %0:4 = "gflow.softmax_runs"(%a0, %a1) {run = 2 : i64} : (tensor<4x3xf32>, tensor<3xi64>) -> (tensor<4x3xf32>, tensor<2x4xf32>, tensor<2x4xf32>, tensor<4xf32>)
+  return
+}
+
+// -----
+
+func.func @f(%a0: tensor<4x10xbf16>, %a1: tensor<10x5xbf16>, %a2: tensor<3x10xf32>) {
+  // expected-error @+1 {{the scale must be tensor<3x4xf32>, found tensor<3x10xf32>}}
+  %0 = "gflow.scaled_matmul"(%a0, %a1, %a2) {along = "columns", run = 4 : i64} : (tensor<4x10xbf16>, tensor<10x5xbf16>, tensor<3x10xf32>) -> tensor<4x5xbf16>
+  return
+}

@@ -204,3 +204,11 @@ func.func @f(%a0: tensor<2x9xf32>, %a1: tensor<3xi64>, %a2: tensor<2x4xf32>) {
   %0 = "gflow.index_copy"(%a0, %a1, %a2) {dim = 1 : i64} : (tensor<2x9xf32>, tensor<3xi64>, tensor<2x4xf32>) -> tensor<2x9xf32>
   return
 }
+
+// -----
+
+func.func @f(%a0: tensor<3x4xf32>, %a1: tensor<3xi64>, %a2: tensor<4xf32>) {
+  // expected-error @+1 {{the source must be tensor<3xf32>, found tensor<4xf32>}}
+  %0 = "gflow.put"(%a0, %a1, %a2) : (tensor<3x4xf32>, tensor<3xi64>, tensor<4xf32>) -> tensor<3x4xf32>
+  return
+}

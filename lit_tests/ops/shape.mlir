@@ -105,3 +105,11 @@ func.func @index_copy(%arg0: tensor<2x10x4xf32>, %arg1: tensor<3xi64>, %arg2: te
   %0 = "gflow.index_copy"(%arg0, %arg1, %arg2) {dim = 1 : i64} : (tensor<2x10x4xf32>, tensor<3xi64>, tensor<2x3x4xf32>) -> tensor<2x10x4xf32>
   return %0 : tensor<2x10x4xf32>
 }
+
+// CHECK-LABEL: func.func @put(
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.put"(%arg0, %arg1, %arg2) : (tensor<3x4xf32>, tensor<3xi64>, tensor<3xf32>) -> tensor<3x4xf32>
+// CHECK-NEXT:   return %[[v0]] : tensor<3x4xf32>
+func.func @put(%arg0: tensor<3x4xf32>, %arg1: tensor<3xi64>, %arg2: tensor<3xf32>) -> tensor<3x4xf32> {
+  %0 = "gflow.put"(%arg0, %arg1, %arg2) : (tensor<3x4xf32>, tensor<3xi64>, tensor<3xf32>) -> tensor<3x4xf32>
+  return %0 : tensor<3x4xf32>
+}

@@ -109,7 +109,7 @@ def _contraction(b: Builder, o: Op) -> None:
     c = contraction_of(o, b.body, b.at)
     assert c is not None
     op, after = follow(b, o, c)
-    add = matmul if c.name == "matmul" else convolution
+    add = matmul if c.name in ("matmul", "scaled_matmul") else convolution
     add(b, op, c, after, b.choice)
 
 
@@ -131,6 +131,7 @@ _STEPS: Mapping[str, _Add] = {
     "take": indexing.take,
     "index_add": indexing.index_add,
     "index_copy": indexing.index_copy,
+    "put": indexing.put,
 }
 
 

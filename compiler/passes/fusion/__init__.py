@@ -11,6 +11,8 @@ hoist            pointwise kernels that read arguments alone run first, next to 
                  share launches
 join_reductions  computes column sums in the row kernel that reads the same values
 merge_updates    runs the updates of all parameters in few kernels, after the last gradient is known
+softmax_forms    how values over a matrix of scores depend on the scores
+split_softmax    softmax over long rows of a product without passes over whole rows
 parts            the first part of a kernel that reduces: up to a value that is stored, and that the rest goes
                  through
 recompute        repeating a value's expression in the groups that read it, where that saves memory traffic

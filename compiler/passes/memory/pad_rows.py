@@ -36,7 +36,7 @@ from gflow.compiler.ir.views import (
     layouts,
     readers,
 )
-from gflow.compiler.kernel.description import partial_sums_of
+from gflow.compiler.kernel.description import of_runs
 from gflow.compiler.memory.layouts import readable
 from gflow.compiler.targets import DEVICES
 from gflow.dialects.marks import LAUNCH
@@ -86,19 +86,20 @@ def run(function: func.FuncOp, options: PadRowsOptions) -> None:
 
 
 def _computes(o: Op) -> bool:
-    """Whether an op is a matrix product, or a fused kernel without another contraction."""
+    """Whether an op is a matrix product, or a fused kernel without another contraction, or changes single elements."""
     if o.name != "fused":
-        return o.name == "matmul"
+        return o.name in ("matmul", "scaled_matmul", "put")
     root = root_of(o.op)
-    return IN_PLACE not in o.op.attributes and (root is None or root.name == "gflow.matmul")
+    products = ("gflow.matmul", "gflow.scaled_matmul")
+    return IN_PLACE not in o.op.attributes and (root is None or root.name in products)
 
 
 def _partial(o: Op, result: int) -> bool:
-    """Whether a result holds partial column sums: one dense row for each run of rows."""
+    """Whether a result holds numbers of runs of rows or columns, which are dense."""
     if o.name != "fused":
         return False
     end = o.op.regions[0].blocks[0].operations[-1].operation
-    return partial_sums_of(end.operands[result]) is not None
+    return of_runs(end.operands[result])
 
 
 def _width(body: Body, value: int, least: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.constants import is_parameter, signed
-from gflow.compiler.kernel.description import Kernel, Node
+from gflow.compiler.kernel.description import APART, OF_RUNS, Kernel, Node
 from gflow.dialects.program import Place
 from gflow.dialects.types import FLOATS, HALVES
 
@@ -98,7 +98,7 @@ def _expression(f: Frame, i: int, node: Node) -> str:
             return f"({text}).to(tl.int64)" if text else "tl.full([], 0, tl.int64)"
         case "random":
             return _random(f, i, node)
-        case "reduce" | "partial_sums":
+        case op if op == "reduce" or op in APART or op in OF_RUNS:
             raise CannotLower(f"a {node.op} where none of its passes is written")
     args = [value(f, a) for a in node.args]
     dtypes = [f.k.nodes[a].dtype for a in node.args]

@@ -134,6 +134,14 @@ def gf_columns(tile, part: tl.constexpr, PARTS: tl.constexpr):
             tile = gf_columns(right, part - PARTS // 2, PARTS // 2)
     return tile
 ''',
+    "gf_softmax_runs": '''
+def gf_softmax_runs(x, run: tl.constexpr):
+    """exp(x - m), with the maxima m of runs of a tile's columns; the maxima; the sums of the exponentials."""
+    runs = tl.reshape(x, (x.shape[0], x.shape[1] // run, run))
+    m = tl.maximum(tl.max(runs, 2), -3.4028234663852886e38)
+    e = tl.exp(runs - m[:, :, None])
+    return tl.reshape(e, x.shape), m, tl.sum(e, 2)
+''',
     "gf_erf": '''
 def gf_erf(x):
     """The error function to 16 bits: 1 minus a polynomial of 1 / (1 + 0.4 |x|) times exp(-x²)."""

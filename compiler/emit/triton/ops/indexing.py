@@ -1,4 +1,4 @@
-"""take, gather, index_add and index_copy.
+"""take, gather, index_add, index_copy and put.
 
 An index out of range reads 0, and writes or adds nothing.
 """
@@ -17,6 +17,7 @@ from gflow.compiler.kernel.selection.gpu.other_blocks import (
     index_add_configs,
     index_copy_configs,
     piece_configs,
+    put_configs,
     take_configs,
 )
 from gflow.compiler.kernel.selection.gpu.other_ops import (
@@ -379,3 +380,54 @@ def _ordered(b: Builder, o: Op, index: int, count: int) -> tuple[TensorRef, Tens
     ]
     _kernel(b, "order", p, lines, ORDERED, "cdiv(count, ROWS)", b.label(o))
     return keys, places, rest
+
+
+def put(b: Builder, o: Op) -> None:
+    """Add the launch of a `gflow.put`: single elements if it works in place, otherwise all of them.
+
+    Raises:
+        CannotLower: another kind of kernel is chosen.
+    """
+    x, index, source = o.operands
+    (r,) = o.results
+    types = b.body.types
+    rows, columns = types[x].shape
+    b.choice.check(b.choice.kind in ("kernel", "none"), "is not for elements by index")
+    if rows * columns == 0:
+        return
+    p = Parameters()
+    in_place = b.place(x) == b.place(r)
+    if not in_place:
+        p.pointer("x", types[x].dtype, b.place(x))
+    p.pointer("index", types[index].dtype, b.place(index))
+    p.pointer("source", types[source].dtype, b.place(source))
+    p.pointer("out", types[r].dtype, b.place(r))
+    p.number("rows", rows)
+    p.number("columns", columns)
+    i64 = ".to(tl.int64)" if _wide(b, x, r) else ""
+    to_row, to_col = (p.stride(f"to_{n}", s) for n, s in zip(("row", "col"), b.strides(r)))
+    walk, step = (
+        p.stride(f"{n}_step", b.strides(v)[0]) for n, v in (("index", index), ("source", source))
+    )
+    lines = [
+        f"row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)){i64}",
+        "known = row < rows",
+        f"at = tl.load(index + row * {walk}, mask=known, other=-1)",
+        f"value = tl.load(source + row * {step}, mask=known)",
+    ]
+    if in_place:
+        at = "at" if i64 else "at.to(tl.int32)"
+        lines.append(
+            f"tl.store(out + row * {to_row} + {at} * {to_col}, value, mask=known & (at >= 0) & (at < columns))"
+        )
+    else:
+        of_row, of_col = (p.stride(f"of_{n}", s) for n, s in zip(("row", "col"), b.strides(x)))
+        lines += [
+            "for start in range(0, columns, COLS):",
+            f"    col = (start + tl.arange(0, COLS)){i64}",
+            "    inside = known[:, None] & (col < columns)[None, :]",
+            f"    old = tl.load(x + (row * {of_row})[:, None] + (col * {of_col})[None, :], mask=inside)",
+            "    new = tl.where(col[None, :] == at[:, None], value[:, None], old)",
+            f"    tl.store(out + (row * {to_row})[:, None] + (col * {to_col})[None, :], new, mask=inside)",
+        ]
+    _kernel(b, "put", p, lines, put_configs(o, b.body), "cdiv(rows, ROWS)", b.label(o))

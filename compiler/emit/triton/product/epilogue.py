@@ -14,9 +14,10 @@ from typing import Any
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
-from gflow.compiler.kernel.description import Access, Kernel, Node
+from gflow.compiler.kernel.description import APART, Access, Kernel, Node
 from gflow.compiler.kernel.selection.gpu.product.contraction import Contraction
 from gflow.compiler.kernel.selection.gpu.product.epilogue import Following
+from gflow.compiler.kernel.sizes import WIDE
 from gflow.dialects.program import Place
 from gflow.dialects.types import FLOATS, row_major_strides
 
@@ -93,12 +94,19 @@ class _Writer(dag.Frame):
         self.coarse = coarse(k)
         self.names: dict[Any, str] = {}
         self.walks: dict[str, int] = {}
+        self.picked: set[int] = set()
         self.at = Positions(k, tile, params, lines)
 
     def write(self) -> None:
         # in DAG order: loads start early, and equal regions have equal text
         nodes = self.k.nodes
-        values = ["" if n.op == "partial_sums" else dag.value(self, i) for i, n in enumerate(nodes)]
+        values = []
+        for i, node in enumerate(nodes):
+            if node.op == "softmax_runs":
+                self._runs(i, node)
+            if node.op == "picked":
+                self._pick(i, node)
+            values.append("" if node.op in APART else dag.value(self, i))
         everywhere = frozenset(range(self.tile.rank))
         for store in self.k.stores:
             name = f"out{store.operand}"
@@ -107,6 +115,14 @@ class _Writer(dag.Frame):
             node = nodes[store.node]
             if node.op == "partial_sums":
                 self._store_sums(name, values[node.args[0]], node)
+                continue
+            if node.op in ("run_maxima", "run_sums"):
+                self._store_of_runs(
+                    name, f"{node.op}_{node.args[0]}", nodes[node.args[0]].attrs["run"]
+                )
+                continue
+            if node.op == "picked":
+                self._store_picked(name, store)
                 continue
             offset, dims = self.at.offset(store.strides, name)
             address = f"{name} + {offset}"
@@ -137,6 +153,62 @@ class _Writer(dag.Frame):
             f"{name}_at = {name} + {self.tile.spread(f'{at} * {long}', 0)} + {self.tile.spread(cols.text, 1)}",
             f"tl.store({name}_at, {name}_sums, mask={known})",
         ]
+
+    def _runs(self, i: int, node: Node) -> None:
+        """Write the exponentials, maxima and sums of runs of the tile's columns."""
+        if self.tile.rank != 2 or len(self.tile.axes) != 2 or self.tile.axes[1].first is None:
+            raise CannotLower("runs of columns on a tile that is no part of a matrix")
+        self.used.add("gf_softmax_runs")
+        x = f"tl.broadcast_to({dag.value(self, node.args[0])}, {self.acc}.shape)"
+        if (inside := self.tile.mask(frozenset({1}))) is not None:
+            x = f"tl.where({inside}, {x}, float('-inf'))"
+        for n, other in enumerate(self.k.nodes):
+            if other.op == "picked":
+                self._pick(n, other)
+        names = f"softmax_runs_{i}, run_maxima_{i}, run_sums_{i}"
+        self.lines.append(f"{names} = gf_softmax_runs({x}, {node.attrs['run']})")
+        self.names[i] = f"softmax_runs_{i}"
+
+    def _store_of_runs(self, name: str, value: str, run: int) -> None:
+        """Write the store of a number for each row and each run of columns; it has a row for each run."""
+        rows, cols = self.tile.axes
+        at = f"{name}_run"
+        runs = self.params.number(f"{name}_runs", -(-cols.size // run))
+        far = ".to(tl.int64)" if -(-cols.size // run) * rows.size >= WIDE else ""
+        stride = self.params.number(f"{name}_rows", rows.size)
+        inside = self.tile.mask(frozenset({0}))
+        mask = self.tile.spread(f"{at} < {runs}", 1) + (f" & {inside}" if inside else "")
+        self.lines += [
+            f"{at} = ({cols.first}) // {run} + tl.arange(0, {self.tile.width} // {run})",
+            f"tl.store({name} + {self.tile.spread(f'{at}{far} * {stride}', 1)} + {self.tile.spread(rows.text, 0)}, "
+            f"{value}, mask={mask})",
+        ]
+
+    def _pick(self, i: int, node: Node) -> None:
+        """Write the element of each row at an index, if it is in the tile, and its column there; once for a node.
+
+        This precedes the exponentials, which take the registers of their argument.
+        """
+        if i in self.picked:
+            return
+        self.picked.add(i)
+        x, index = (dag.value(self, a) for a in node.args)
+        cols, at = self.tile.axes[-1], f"picked_at_{i}"
+        last = self.params.number(f"picked_last_{i}", cols.size - 1)
+        here = f"tl.arange(0, {self.tile.width})[None, :] == {at}"
+        self.lines += [
+            f"{at} = tl.minimum(tl.maximum({index}, 0), {last}).to(tl.int32) - ({cols.first})",
+            f"picked_{i} = tl.sum(tl.where({here}, {x}, 0.0), 1, keep_dims=True)",
+        ]
+
+    def _store_picked(self, name: str, store: Access) -> None:
+        """Write the store of the elements that `_pick` found in the tile."""
+        i = store.node
+        offset, _ = self.at.offset(store.strides, name)
+        inside = self.tile.mask(frozenset({0}))
+        known = f"(picked_at_{i} >= 0) & (picked_at_{i} < {self.tile.width})"
+        mask = f"{known} & {inside}" if inside else known
+        self.lines.append(f"tl.store({name} + {offset}, picked_{i}, mask={mask})")
 
     def known(self, key: Any) -> str | None:
         return self.names.get(key)

@@ -91,6 +91,11 @@ def add(b: Builder, f: Frame, epilogue: Epilogue, choice: Choice, reserved: int 
         f.problem.kind == "sums" or min(choice.tile) >= 16, "has a tile below 16 x 16 x 16"
     )
     choice.check(tile.parts == 1 or 16 * tile.parts <= tile.n, "has parts of fewer than 16 columns")
+    run = epilogue.run_of_columns()
+    choice.check(
+        tile.n // tile.parts % run == 0, f"has parts whose columns are no multiple of {run}"
+    )
+    choice.check(run == 1 or splits == 1, "splits K where the epilogue has maxima of runs")
     way = f.descriptors or "pointers"
     choice.check(
         not tile.descriptors or way != "pointers",
@@ -239,7 +244,12 @@ def _after(
         return text
 
     columns = [of_part(line) for line in f.columns]
-    axes = tuple(replace(a, fours=a.fours and of_part(a.fours)) for a in f.axes)
+    axes = tuple(
+        replace(
+            a, fours=a.fours and of_part(a.fours), first=a.first and f"{a.first} + part * ({width})"
+        )
+        for a in f.axes
+    )
     tile = Tile(axes, f.masks, width)
     return [
         "for part in tl.static_range(PARTS):",

@@ -15,9 +15,14 @@ from gflow.compiler.kernel.selection.gpu.product.matmul import (
     kind_of_matmul,
     product_of_matmul,
 )
+from gflow.compiler.kernel.sizes import WIDE
+from gflow.dialects.attributes import read
+from gflow.dialects.ops import OPS
 from gflow.dialects.program import Place
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
+from ..language.expressions import triton_type
 from ..language.parameters import Parameters, addresses, term, total, wide
 from ..program_builder import Builder
 from .epilogue import Epilogue
@@ -38,7 +43,58 @@ def matmul(b: Builder, o: Op, c: Contraction, after: Epilogue, choice: Choice) -
     else:
         tf32 = takes_tf32(b, c.types[0].dtype)
         places = [b.place(v) for v in c.operands]
-        product(b, product_of_matmul(c, tf32, b.target), places, c.result, after, choice, tf32=tf32)
+        found = product_of_matmul(c, tf32, b.target)
+        product(b, found, places, c.result, after, choice, tf32=tf32, scale=_scale(b, c))
+
+
+@record
+class Scale:
+    """The scale of a product's first operand: a matrix of float32 with a row for each run of the operand's rows or
+    columns.
+
+    Attributes:
+        place: its address.
+        run: the rows or columns in a run.
+        along: what is cut into runs, "rows" or "columns".
+        wide: whether offsets in it need 64 bits.
+    """
+
+    place: Place
+    run: int
+    along: str
+    wide: bool
+
+
+def _scale(b: Builder, c: Contraction) -> Scale | None:
+    if c.scale < 0:
+        return None
+    attrs = read(OPS[c.name], c.op.attributes)
+    wide = b.body.types[c.scale].numel >= WIDE
+    return Scale(b.place(c.scale), attrs["run"], attrs["along"], wide)
+
+
+def _scaled(scale: Scale, params: Parameters, dtype: str) -> list[str]:
+    """Lines that multiply the block `x` by its scale: one vector for each block that lies within a run."""
+    at = params.pointer("scale", "f32", scale.place)
+    _rows, along_k = ("rows", "k + offs_k")
+    if scale.along == "columns":
+        within, number = "BLOCK_K", "k // RUN"
+        vector, inside, spread = "rows", "rows < M", "[:, None]"
+        each = f"({wide(f'({along_k}) // RUN', scale.wide)} * M)[None, :] + rows[:, None]"
+        number = f"{wide(number, scale.wide)} * M"
+    else:
+        within, number = "BLOCK_M", "tile_m * BLOCK_M // RUN"
+        vector, inside, spread = along_k, "offs_k < K - k", "[None, :]"
+        each = f"({wide('rows // RUN', scale.wide)} * K)[:, None] + ({along_k})[None, :]"
+        number = f"{wide(f'({number})', scale.wide)} * K"
+    known = "(rows < M)[:, None] & (offs_k < K - k)[None, :]"
+    return [
+        f"if RUN % {within} == 0:",
+        f"    s = tl.load({at} + {number} + {vector}, mask={inside}, other=0.0){spread}",
+        "else:",
+        f"    s = tl.load({at} + {each}, mask={known}, other=0.0)",
+        f"x = (x * s).to({dtype})",
+    ]
 
 
 def takes_tf32(b: Builder, dtype: str) -> bool:
@@ -63,6 +119,7 @@ def product(
     *,
     tf32: bool,
     axes: tuple[Axis, ...] | None = None,
+    scale: Scale | None = None,
 ) -> None:
     """Add the launches of a product.
 
@@ -75,6 +132,7 @@ def product(
         choice: the kernel that was chosen.
         tf32: whether float32 products use TF32.
         axes: the dimensions of the result, as expressions over `batch`, `rows` and `cols`; None: row-major.
+        scale: what the first operand is multiplied by; None: nothing.
     """
     p, places = copied(b, p, places, choice, after.label)
     x, y, dims, m, n, k = p.x, p.y, p.dims, p.m, p.n, p.k
@@ -138,11 +196,13 @@ def product(
         *_last("x", "a_at" + x_step, x_mask, "[None, :]", a_to if ak == "1" else ""),
         *_last("y", "b_at" + y_step, y_mask, "[:, None]", b_to if bk == "1" else ""),
     ]
+    if scale is not None:
+        load += _scaled(scale, params, triton_type(x.dtype))
     frame = Frame(
-        "matmul", params, problem, x.dtype, result, "M", "N",
+        "matmul" if scale is None else "scaled_matmul", params, problem, x.dtype, result, "M", "N",
         _count(params, p.count), axes or _axes(p.count, m, n), ("rows < M", "cols < N"),
         [f"cols = {COLUMNS}"], setup, "tl.cdiv(K, BLOCK_K)", load, before,
-        precision="tf32" if tf32 else "ieee", descriptors=way,
+        precision="tf32" if tf32 else "ieee", descriptors=way, constants={} if scale is None else {"RUN": scale.run},
         without_divisibility=frozenset() if am == "1" else frozenset({"M"}),
     )  # fmt: skip
     add(b, frame, after, choice, p.reserved)
@@ -186,7 +246,10 @@ def _count(params: Parameters, count: int) -> str:
 
 
 def _axes(count: int, m: int, n: int) -> tuple[Axis, ...]:
-    rows = (Axis(m, "rows", 0, tile="tile_m"), Axis(n, "cols", 1, COLUMN_FOURS))
+    rows = (
+        Axis(m, "rows", 0, tile="tile_m"),
+        Axis(n, "cols", 1, COLUMN_FOURS, first="tile_n * BLOCK_N"),
+    )
     return (Axis(count, "batch", None), *rows) if count > 1 else rows
 
 

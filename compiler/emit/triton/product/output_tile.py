@@ -38,6 +38,7 @@ class Axis:
         fours: the numbers of groups of four indices, a vector, if the tile consists of whole groups that begin at
             multiples of four; otherwise None.
         tile: the number of the tile along it, if it is the rows of the result.
+        first: the first index of the tile along it, if it is the columns of the result.
     """
 
     size: int
@@ -45,6 +46,7 @@ class Axis:
     dim: int | None = 0
     fours: str | None = None
     tile: str | None = None
+    first: str | None = None
 
 
 class Piece(NamedTuple):

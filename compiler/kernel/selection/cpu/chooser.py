@@ -61,6 +61,9 @@ _LONG = 1 << 15
 
 KERNEL, PYTORCH, NONE = Choice("kernel"), Choice("pytorch"), Choice("none")
 
+#: ops that only programs for GPUs have (gflow-split-softmax)
+_OF_GPUS = frozenset({"put", "scaled_matmul", "softmax_runs"})
+
 
 @record
 class Chooser:
@@ -92,6 +95,11 @@ class Chooser:
             CannotLower: there is no CPU kernel for it.
         """
         root = root_of(o.op) if o.name == "fused" else None
+        inner = () if root is None else o.op.regions[0].blocks[0].operations
+        if {o.name, *(p.operation.name.removeprefix("gflow.") for p in inner)} & _OF_GPUS:
+            raise CannotLower(
+                f"{', '.join(sorted(_OF_GPUS))} have no CPU code: {o.name} {o.op.location}"
+            )
         if root is not None:
             return self._contraction(o, root)
         if o.name == "fused":

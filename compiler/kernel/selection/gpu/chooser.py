@@ -19,7 +19,7 @@ from ....ir.views import Layout, row_of
 from ...description import describe, with_rows
 from ..choice import Choice, way_of
 from .attention import choose_attention
-from .other_blocks import gather_configs, pool_configs, take_configs
+from .other_blocks import gather_configs, pool_configs, put_configs, take_configs
 from .other_ops import Chooser, always, aten, index_add, index_copy, movement, one_kernel, position
 from .product.contraction import ZERO, Contraction, Used, contraction_of, total_configs
 from .product.convolution import (
@@ -96,7 +96,7 @@ def _shared(
 
 
 def _contraction(c: Contraction, tf32: Mapping[str, bool], target: Target, used: Used) -> Choice:
-    if c.name == "matmul":
+    if c.name in ("matmul", "scaled_matmul"):
         kind = kind_of_matmul(c)
         if kind == "product":
             return _precise(choose_matmul(c, tf32["matmul"], target, used), c, tf32["matmul"])
@@ -140,5 +140,6 @@ _OTHERS: Mapping[str, Chooser] = {
     **dict.fromkeys((CHECK, START, SHARD), always),
     "gather": one_kernel(lambda o, body, target: gather_configs(o, body)),
     "take": one_kernel(lambda o, body, target: take_configs(o, body)),
+    "put": one_kernel(lambda o, body, target: put_configs(o, body)),
     "aten": aten, "index_add": index_add, "index_copy": index_copy, "reduce": position,
 }  # fmt: skip

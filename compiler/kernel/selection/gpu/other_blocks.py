@@ -76,6 +76,15 @@ def index_copy_configs(o: Op, body: Body) -> Configs:
     return [TritonConfig({"ROWS": height, "COLS": cols, "DEPTH": depth}, 4, 1)]
 
 
+def put_configs(o: Op, body: Body) -> Configs:
+    """`put`: blocks of rows, and the columns that are copied at a time where it does not work in place."""
+    rows, columns = body.types[o.operands[0]].shape
+    cols = min(power_of_two(columns), 512)
+    return [
+        TritonConfig({"ROWS": max(1, min(power_of_two(rows), _TILE // cols)), "COLS": cols}, 4, 1)
+    ]
+
+
 def row_configs(rows: int, size: int, tile: int) -> Configs:
     """Kernels over whole rows of `size` elements: as many rows as a tile of `tile` elements holds."""
     cols = max(2, power_of_two(size))

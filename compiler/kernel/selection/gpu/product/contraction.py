@@ -60,6 +60,7 @@ class Contraction:
         even: whether both operands and the result are aligned to a 16-byte vector.
         following: its epilogue.
         widths: for each operand, the elements of a padded row, all of which may be read; 0: rows are not padded.
+        scale: the value number of the scale of a `gflow.scaled_matmul`; -1 without one.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Contraction:
     even: tuple[bool, bool, bool]
     following: Following
     widths: tuple[int, int] = (0, 0)
+    scale: int = -1
 
     @property
     def result(self) -> TensorType:
@@ -83,8 +85,8 @@ def contraction_of(o: Op, body: Body, at: Sequence[Layout]) -> Contraction | Non
     root = root_of(o.op) if fused else o.op if o.name in CONTRACTIONS else None
     if root is None:
         return None
-    numbers = root_operands(root) if fused else [0, 1]
-    x, y = (o.operands[n] for n in numbers)
+    numbers = root_operands(root) if fused else range(len(o.operands))
+    x, y, *more = (o.operands[n] for n in numbers)
     ty = type_of(root.results[0])
     outputs = [at[v].strides for v in o.results]
     rows = [row_of(body, at, v) for v in o.results]
@@ -100,7 +102,7 @@ def contraction_of(o: Op, body: Body, at: Sequence[Layout]) -> Contraction | Non
     even = (_even(body, at, x), _even(body, at, y), True)
     return Contraction(
         root.name.removeprefix("gflow."), root, (x, y), types, strides, even, following,
-        (_width(body, at, x), _width(body, at, y)),
+        (_width(body, at, x), _width(body, at, y)), *more,
     )  # fmt: skip
 
 
@@ -145,7 +147,8 @@ def choose_product(
         reserved: bytes of scratch that copies of operands take.
         copies: by operand ("a", "b"), the launch parameters of its copy.
     """
-    splits = best_splits(problem, target)
+    # the maxima and sums of runs are those of whole sums over K
+    splits = 1 if following.run_of_columns() > 1 else best_splits(problem, target)
     scratch = reserved
     if splits > 1:
         scratch = -(-(reserved + partial_sums(result, dtype).nbytes * splits) // 64) * 64
@@ -189,6 +192,7 @@ def with_following(p: Problem, following: Following, splits: int) -> Problem:
         heavy=p.heavy or following.costly(),
         stored=following.widest(),
         rows=following.run(),
+        columns=following.run_of_columns(),
         descriptors="DESCRIPTORS" if p.descriptors and splits > 1 else p.descriptors,
     )
 

@@ -11,7 +11,7 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType, row_major_strides
 
 from .....ir.views import Row
-from ....description import Access, Kernel, Node, describe, simplify, with_rows
+from ....description import APART, Access, Kernel, Node, describe, simplify, with_rows
 from ..region.block_sizes import covers
 from .operands import stride_class
 
@@ -23,6 +23,8 @@ _LONG = 8
 _VECTOR = 0.25
 #: 32-bit words of intermediate values of a costly function, and of a random number
 _FUNCTION, _RANDOM = 2, 6
+#: the same of exponentials of runs, which replace their argument
+_RUNS = 0.75
 
 
 @dataclass
@@ -51,6 +53,7 @@ class Following:
             words += _VECTOR * len(vectors)
             words += any(n.op in OPS and OPS[n.op].cost > _COSTLY for n in k.nodes) * _FUNCTION
             words += any(n.op == "random" for n in k.nodes) * _RANDOM
+            words += any(n.op == "softmax_runs" for n in k.nodes) * _RUNS
             if any(_single(k, a) for a in (*loads.values(), *whole_stores(k))):
                 words += 1
         stores = [_words(s.dtype) for k in self.kernels for s in whole_stores(k)]
@@ -59,6 +62,11 @@ class Following:
     def run(self) -> int:
         """The rows over which it sums columns (`gflow.partial_sums`): a tile has a multiple of them; 1: no sums."""
         runs = (n.attrs["run"] for k in self.kernels for n in k.nodes if n.op == "partial_sums")
+        return lcm(*runs)
+
+    def run_of_columns(self) -> int:
+        """The columns of a run of `gflow.softmax_runs`: each piece of a tile has a multiple of them; 1: no runs."""
+        runs = (n.attrs["run"] for k in self.kernels for n in k.nodes if n.op == "softmax_runs")
         return lcm(*runs)
 
     def costly(self) -> bool:
@@ -85,8 +93,8 @@ class Following:
 
 
 def whole_stores(k: Kernel) -> list[Access]:
-    """The stores except those of partial sums of columns."""
-    return [s for s in k.stores if k.nodes[s.node].op != "partial_sums"]
+    """The stores of a value for each element of the result."""
+    return [s for s in k.stores if k.nodes[s.node].op not in APART]
 
 
 def _structure(k: Kernel, names: dict[int, int]) -> Hashable:

@@ -156,11 +156,13 @@ def product_of(
 
 
 def product_of_matmul(c: Contraction, tf32: bool, target: Target) -> Product:
-    """A `gflow.matmul` as a product."""
+    """A `gflow.matmul` or `gflow.scaled_matmul` as a product."""
     (tx, ty, tz), (sx, sy, _) = c.types, c.strides
     x = Operand(tx.dtype, sx[:-2], sx[-2], sx[-1], c.even[0], c.widths[0])
     y = Operand(ty.dtype, sy[:-2], sy[-2], sy[-1], c.even[1], c.widths[1])
-    return product_of(x, y, tz.shape[:-2], (tx.shape[-2], ty.shape[-1], tx.shape[-1]), tf32, target)
+    sizes = tx.shape[-2], ty.shape[-1], tx.shape[-1]
+    found = product_of(x, y, tz.shape[:-2], sizes, tf32, target)
+    return found if c.scale < 0 else replace(found, problem=replace(found.problem, scaled=True))
 
 
 def kind_of_matmul(c: Contraction) -> str:
@@ -173,13 +175,13 @@ def kind_of_matmul(c: Contraction) -> str:
 
 
 def choose_matmul(c: Contraction, tf32: bool, target: Target, used: Used) -> Choice:
-    """The choice for a `gflow.matmul`.
+    """The choice for a `gflow.matmul` or `gflow.scaled_matmul`.
 
     tf32: whether float32 products may use TF32. used: the tiles of earlier products, which are chosen again where they
     are nearly as fast.
     """
     return choose(
-        product_of_matmul(c, tf32, target), c.following, c.result, target, used, ("matmul", tf32)
+        product_of_matmul(c, tf32, target), c.following, c.result, target, used, (c.name, tf32)
     )
 
 

@@ -87,6 +87,8 @@ class Problem:
         descriptors: "PERSISTENT", "DESCRIPTORS" or "" (`Product.way`).
         ragged: only loads by descriptors are vectorized.
         rows: the rows of a tile are a multiple of it, since the epilogue sums so many rows.
+        columns: the columns of each piece of a tile are a multiple of it, for the same reason.
+        scaled: the first operand is multiplied by numbers, so it goes through registers.
     """
 
     m: int
@@ -104,6 +106,8 @@ class Problem:
     descriptors: str = ""
     ragged: bool = False
     rows: int = 1
+    columns: int = 1
+    scaled: bool = False
 
     @property
     def span(self) -> int:
@@ -122,6 +126,9 @@ def candidates(p: Problem, target: Target) -> list[Tile]:
         k = t.k
         if p.kind == "cores":
             k = 32 if p.span <= 32 else max(t.k * 2 // p.item, 16)
+        if p.scaled and t.m * t.n > _HEAVY and p.kind == "cores" and p.span >= 2 * k:
+            # one of two multiplications waits for tensor cores: by the model of loops 1.28 times their cycles, not 1.45
+            k, t = 2 * k, replace(t, stages=2)
         if p.gather:
             k = min(k, 32)
             t = replace(t, warps=8 if t.m * t.n >= 4096 else t.warps, stages=2)
@@ -139,9 +146,10 @@ def candidates(p: Problem, target: Target) -> list[Tile]:
             and registers(p, t, target) <= target.device.thread_registers
         )
         too_large = (t.m >= 2 * p.m and t.m > 16) or (t.n >= 2 * p.n and t.n > 16)
-        if fits and not too_large and t not in fitting and t.m % p.rows == 0:
+        whole = t.m % p.rows == 0 and t.n // t.parts % p.columns == 0
+        if fits and not too_large and t not in fitting and whole:
             fitting.append(t)
-    return fitting or [Tile(lcm(16, p.rows), 16, 32, 4, 2)]
+    return fitting or [Tile(lcm(16, p.rows), lcm(16, p.columns), 32, 4, 2)]
 
 
 def _every(p: Problem, target: Target) -> list[Tile]:
@@ -173,7 +181,7 @@ def registers(p: Problem, t: Tile, target: Target) -> float:
 
 def _parts(p: Problem, t: Tile, target: Target) -> int:
     """The fewest pieces of a tile with which the epilogue fits into registers."""
-    options = _pieces(t)
+    options = _pieces(p, t)
     tried = (
         n
         for n in options
@@ -182,8 +190,10 @@ def _parts(p: Problem, t: Tile, target: Target) -> int:
     return next(tried, options[-1])
 
 
-def _pieces(t: Tile) -> list[int]:
-    return [n for n in _PARTS if t.n // n >= _NARROW] or [1]
+def _pieces(p: Problem, t: Tile) -> list[int]:
+    """The numbers of pieces into which the epilogue may divide a tile."""
+    found = [n for n in _PARTS if t.n // n >= _NARROW and t.n // n % p.columns == 0]
+    return found or [1]
 
 
 def _by_descriptors(p: Problem, t: Tile, target: Target) -> Tile | None:
@@ -195,7 +205,7 @@ def _by_descriptors(p: Problem, t: Tile, target: Target) -> Tile | None:
     d, t = target.device, replace(t, descriptors=1)
     least = _parts(p, t, target)
     for stages in range(t.stages, 1, -1):
-        for parts in (n for n in _pieces(t) if n >= least):
+        for parts in (n for n in _pieces(p, t) if n >= least):
             # a persistent program loads the next tile while a piece of this one is stored through shared memory
             shared = _shared(t, p.item, d) * stages // t.stages + t.m * t.n * p.stored // parts
             if shared + _DESCRIPTOR_BYTES <= d.shared_memory:
