@@ -54,10 +54,11 @@ from gflow.compiler.targets import DEVICES
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.records import record
 
-from ..base import Pass
+from ..base import Pass, target_of
 from ..collectives import split_collectives
 from ..memory import materialize, plan_memory, repeat_copies, select_kernels
 from .choose import Choice, choose, keep_again
+from .improve import search
 from .problem import Problem, read_problem
 from .replay import replay
 from .rewrite import rewrite
@@ -105,6 +106,9 @@ _ATTEMPTS = 6
 #: steps of the bisection for the smallest budget
 _BISECTIONS = 8
 
+#: the most searches after it, each for a limit of this share of the lowest peak so far
+_DESCENTS, _DESCENT = 4, 0.93
+
 #: without a budget, recomputation ends at this share of the live bytes
 _LEAST = 0.5
 
@@ -137,7 +141,8 @@ def run(function: func.FuncOp, options: RematerializeOptions) -> None:
         _report(function, None, budget, before, before)
         return
     store_statistics(function)
-    problem = read_problem(function, options.device)
+    target = target_of(options.scratch)
+    problem = read_problem(function, options.device, target)
     found = _fit(function, problem, budget, options.scratch)
     if found is None:
         found = _smallest(function, problem, before, options.scratch)
@@ -179,13 +184,15 @@ def _fit(
 ) -> tuple[Choice, int] | None:
     """A choice whose arena is within the budget, and that arena in bytes; None if none is found."""
     limit = budget
+    known: list[Choice] = []
     for _ in range(_ATTEMPTS):
-        choice = choose(problem, limit)
+        choice = search(problem, limit, known)
         if choice.result.peak > limit:
             return None
         arena = _arena(function, scratch, problem, choice)
         if arena <= budget:
             return choice, arena
+        known = [choice]
         limit -= max(arena - budget, budget // 256)
     return None
 
@@ -193,21 +200,22 @@ def _fit(
 def _smallest(
     function: func.FuncOp, problem: Problem, before: int, scratch: str
 ) -> tuple[Choice, int]:
-    """The choice with the smallest arena that a bisection of limits finds, and that arena in bytes."""
+    """The choice with the smallest arena that is found, and that arena in bytes. The budget has no influence."""
     low, high = 0, before
-    best: tuple[Choice, int] | None = None
+    best = choose(problem, before)
     for _ in range(_BISECTIONS):
         middle = (low + high) // 2
         choice = choose(problem, middle)
-        arena = _arena(function, scratch, problem, choice)
-        if best is None or arena < best[1]:
-            best = choice, arena
-        if choice.result.peak <= middle:
-            high = middle
-        else:
-            low = middle
-    assert best is not None
-    return best
+        best = min(best, choice, key=lambda c: c.result.peak)
+        low, high = (low, middle) if choice.result.peak <= middle else (middle, high)
+    found = best, _arena(function, scratch, problem, best)
+    for _ in range(_DESCENTS):
+        lower = search(problem, int(best.result.peak * _DESCENT), [best])
+        if lower.result.peak >= best.result.peak:
+            break
+        best = lower
+        found = min(found, (best, _arena(function, scratch, problem, best)), key=lambda f: f[1])
+    return found
 
 
 def _arena(
