@@ -24,6 +24,9 @@ from gflow.dialects.ops.distribution import ORDERED, WAIT
 from gflow.dialects.ops.structure import BARRIER
 from gflow.dialects.records import record
 
+#: the mark of recomputed ops
+RECOMPUTED = "gflow.recomputed"
+
 
 @record
 class Recipe:
@@ -333,4 +336,4 @@ def _alone(
 
 
 def _mark(op: ir.Operation) -> None:
-    op.attributes["gflow.recomputed"] = ir.UnitAttr.get()
+    op.attributes[RECOMPUTED] = ir.UnitAttr.get()
