@@ -288,3 +288,41 @@ class Llama(nn.Module):
         for layer in self.layers:
             x = layer(x, cos, sin)
         return self.head(self.norm(x))
+
+
+class DoubleConvolution(nn.Sequential):
+    """Two 3x3 convolutions, each with batch norm and ReLU."""
+
+    def __init__(self, cin: int, cout: int):
+        layers: list[nn.Module] = []
+        for width in (cin, cout):
+            layers += [
+                nn.Conv2d(width, cout, 3, padding=1, bias=False),
+                nn.BatchNorm2d(cout),
+                nn.ReLU(),
+            ]
+        super().__init__(*layers)
+
+
+class UNet(nn.Module):
+    """The U-Net of Ronneberger et al., 2015, with padding and batch norm: four levels, joined by concatenation."""
+
+    def __init__(self, classes: int = 8, width: int = 16, levels: int = 4):
+        super().__init__()
+        widths = [width << level for level in range(levels + 1)]
+        self.down = nn.ModuleList(
+            DoubleConvolution(cin, cout) for cin, cout in pairwise([3, *widths])
+        )
+        pairs = list(pairwise(widths[::-1]))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, stride=2) for a, b in pairs)
+        self.join = nn.ModuleList(DoubleConvolution(a, b) for a, b in pairs)
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept: list[Tensor] = []
+        for level in self.down:
+            x = level(F.max_pool2d(x, 2) if kept else x)
+            kept.append(x)
+        for up, join, beside in zip(self.up, self.join, kept[-2::-1]):
+            x = join(torch.cat([up(x), beside], 1))
+        return self.head(x)

@@ -173,7 +173,7 @@ def parse_options(pass_name: str, options: type, text: str) -> Any:
             raise PipelineSyntaxError(f"pass '{pass_name}' has no option '{key}'{hint}")
         name = fields[key].name
         try:
-            values[name] = _read_value(kinds[name], value)
+            values[name] = _read_value(kinds[name], value, f"{pass_name}{{{key}}}")
         except ValueError as error:
             raise PipelineSyntaxError(
                 f"option '{key}' of pass '{pass_name}' {error}, found '{value}'"
@@ -189,12 +189,14 @@ def _split_options(text: str) -> Iterator[tuple[str, str | None]]:
         yield match.group(1).replace("_", "-"), value
 
 
-def _read_value(kind: Any, text: str | None) -> Any:
+def _read_value(kind: Any, text: str | None, option: str) -> Any:
+    """The value of an option. Options of another pass are in braces: `fuse={max-ops=64}`."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         if text in ("none", "None"):
             return None
-        return _read_value(next(a for a in typing.get_args(kind) if a is not type(None)), text)
+        inner = next(a for a in typing.get_args(kind) if a is not type(None))
+        return _read_value(inner, text, option)
     if kind is bool:
         if text is None or text.lower() in ("true", "1"):
             return True
@@ -205,7 +207,9 @@ def _read_value(kind: Any, text: str | None) -> Any:
         raise ValueError("needs a value")
     if origin is tuple:
         inner = typing.get_args(kind)[0]
-        return tuple(_read_value(inner, part) for part in text.split(",") if part)
+        return tuple(_read_value(inner, part, option) for part in text.split(",") if part)
+    if dataclasses.is_dataclass(kind):
+        return parse_options(option, typing.cast(type, kind), text)
     if kind is int:
         try:
             return int(text, 0)

@@ -106,7 +106,7 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
     passes += [_schedule(options, target)]
     if target.gpu and options.straighten != "Disable":
         passes.append(f"gflow-group-products{{target={target}}}")
-    counted = f"scratch={target}{_times(target)}"
+    counted = f"scratch={target}{_times(target)}{_fused_again(options, target)}"
     if options.memory_budget:
         passes.append(f"gflow-rematerialize{{budget={options.memory_budget} {counted}}}")
     elif options.memory_fraction:
@@ -233,6 +233,16 @@ def _recomputation_time(options: PipelineOptions, target: Target) -> float:
         return options.recomputation_time
     plain = not target.gpu and not options.engine and not options.module_engines
     return _RECOMPUTATION_TIME if plain and options.compress_memory else 0.0
+
+
+def _fused_again(options: PipelineOptions, target: Target) -> str:
+    """The options of `gflow-rematerialize` that fuse recomputed kernels with their readers; "" for GPUs, where more
+    passes follow the fusion."""
+    if target.gpu:
+        return ""
+    fuse = _fuse(options, target).removeprefix("gflow-fuse").strip("{}")
+    schedule = _schedule(options, target).removeprefix("gflow-schedule").strip("{}")
+    return f" fuse={{{fuse}}} schedule={{{schedule}}}"
 
 
 def _takes_time(options: PipelineOptions, target: Target) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 
 from gflow.dialects.marks import KERNEL
-from gflow.dialects.mlir import func
+from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program, Race
 from gflow.dialects.records import record
 
@@ -168,7 +168,8 @@ def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str)
     """Write the faster way into the `gflow.kernel` of each float32 product of a function, in place.
 
     Args:
-        function: after `gflow-select-kernels`, before memory is planned.
+        function: after `gflow-select-kernels`, before memory is planned. Under a memory budget, a way that needs more
+            scratch than the selected one is not written: recomputation was chosen for that scratch.
         threads: the most threads that run a kernel.
         isa: the processor's level of instruction sets.
 
@@ -181,6 +182,7 @@ def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str)
     different = dict.fromkeys(product.contest for product in products.values())
     contests.decide(sorted(different, key=lambda c: c.size, reverse=True))
     found = []
+    limited = _has_budget(function)
     for index, product in products.items():
         o, contest = product.op, product.contest
         if choice_of(o.op).tuned:
@@ -190,9 +192,19 @@ def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str)
                 found.append(Race(index, f"{o.name} {o.op.location}", racing.device, {}))
             continue
         choice = decided(product, function, lives, threads, isa, contests.won, racing.device)
-        o.op.attributes[KERNEL] = choice.attribute()
+        if not limited or choice.scratch <= choice_of(o.op).scratch:
+            o.op.attributes[KERNEL] = choice.attribute()
         if contest in contests.times:
             ordered = sorted(contests.times[contest].items(), key=lambda item: item[1])
             seconds = {_NAMES[name]: t for name, t in ordered}
             found.append(Race(index, f"{o.name} {o.op.location}", racing.device, seconds))
     return found
+
+
+def _has_budget(function: func.FuncOp) -> bool:
+    """Whether `gflow-rematerialize` has fitted the function into a memory budget."""
+    if "gflow.rematerialized" not in function.attributes:
+        return False
+    return bool(
+        ir.IntegerAttr(ir.DictAttr(function.attributes["gflow.rematerialized"])["budget"]).value
+    )

@@ -1,7 +1,9 @@
 """Recomputation: values of marked modules, and values that a memory budget leaves no room for.
 
+boundaries     starts of the search that recompute everything between boundaries of blocks
 checkpoint     recompute the values of marked module calls in the backward
-choose         the search for values to recompute under a limit of live bytes, at the least cost
+choose         the greedy search for values to recompute under a limit of live bytes, at the least cost
+improve        a local search from the greedy search's results, for a memory budget
 problem        the data of the search: producers, users, sizes, and the cost of recomputing a value
 rematerialize  recompute values where they are needed, until memory fits a budget
 replay         the recomputations and live bytes that follow from a choice of values

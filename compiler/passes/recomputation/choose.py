@@ -46,7 +46,11 @@ _LITTLE = 3
 #: prices that differ by less than this factor count as equal
 _CLOSE = 1.1
 
+#: the most replays of a search
 _ROUNDS = 24
+
+#: the same, from a start
+_FEW_ROUNDS = 8
 
 
 @dataclass
@@ -411,16 +415,30 @@ def choose(
     return best
 
 
+def grow(problem: Problem, limit: int, ends: Ends, whole: Replay) -> Choice:
+    """As `choose`, from a choice that drops some values already. whole: the replay without a choice."""
+    search = _Search(problem, limit, inf, _NEGLIGIBLE)
+    search.look(whole)
+    search.ends = dict(ends)
+    best = found = _replay(search)
+    for _ in range(_FEW_ROUNDS):
+        search.look(found.result)
+        if found.result.peak <= limit or not search.grow(list(search.gaps)):
+            break
+        found = _replay(search)
+        if found.result.peak < best.result.peak:
+            best = found
+    return best
+
+
 def _replay(search: _Search) -> Choice:
     """Replay the decisions; values that cannot be recomputed are kept after all."""
     while True:
         try:
             return Choice(dict(search.ends), replay(search.problem, search.ends))
-        except NotPossible:
-            # the latest decisions moved a recomputation behind an update
-            v = next(reversed(search.ends))
-            del search.ends[v]
-            search.blocked.add(v)
+        except NotPossible as error:  # other decisions moved it behind an update
+            del search.ends[error.value]
+            search.blocked.add(error.value)
 
 
 def keep_again(problem: Problem, limit: int, found: Choice) -> Choice:

@@ -6,22 +6,26 @@ counts as a use of its base.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
 from gflow.compiler.ir.cost import Cost, cost_of, seconds, work_of
 from gflow.compiler.ir.fused import CONTRACTIONS
-from gflow.compiler.ir.ssa import Body, Op, aliases, clone_with, fused_kind, read_body
-from gflow.compiler.ir.views import VIEW_OPS, Layout, is_view, layouts
-from gflow.compiler.memory.liveness import TakesOver, aligned
-from gflow.compiler.targets import DEVICES
+from gflow.compiler.ir.ssa import Body, Op, aliases, clone_with, fused_kind
+from gflow.compiler.ir.views import VIEW_OPS, Layout, is_view
+from gflow.compiler.kernel.selection.select import scratch_of
+from gflow.compiler.memory.liveness import TakesOver, aligned, lives_of, read_layouts
+from gflow.compiler.targets import DEVICES, Target
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import ORDERED, WAIT
 from gflow.dialects.ops.structure import BARRIER
 from gflow.dialects.records import record
+
+#: the mark of recomputed ops
+RECOMPUTED = "gflow.recomputed"
 
 
 @record
@@ -64,6 +68,7 @@ class Problem:
         readers: by value, its users in order, without views.
         reads, makes: by op, the values that it reads and produces.
         updated: by argument, the op that overwrites it.
+        scratch: by op, the bytes that its kernel needs while it runs; ops without scratch are left out.
     """
 
     body: Body
@@ -75,6 +80,7 @@ class Problem:
     reads: list[list[int]]
     makes: list[list[int]]
     updated: dict[int, int]
+    scratch: Mapping[int, int] = field(default_factory=dict)
     takes_over: TakesOver = field(default_factory=TakesOver)
     _recipes: dict[tuple[int, ...], Recipe | None] = field(default_factory=dict)
     _regions: dict[int, _Region] = field(default_factory=dict)
@@ -85,6 +91,27 @@ class Problem:
     def users(self) -> dict[int, list[int]]:
         """For each value, the values whose recipes (so far) read it."""
         return {}
+
+    @cached_property
+    def takeovers(self) -> list[tuple[int, list[tuple[int, int]]]]:
+        """The fused ops whose results may take over an operand's buffer, each with the pairs (result, operand)."""
+        found = []
+        for o in self.body.ops:
+            pairs = []
+            bases = [self.at[v].base for v in o.operands] if o.name == "fused" else []
+            for n, r in enumerate(o.results if bases else ()):
+                pairs += [
+                    (r, v)
+                    for k, v in enumerate(o.operands)
+                    if self.size[r]
+                    and self.size[v] == self.size[r]
+                    and bases[k] == v
+                    and bases.count(v) == 1
+                    and self.takes_over(o, k, n)
+                ]
+            if pairs:
+                found.append((o.index, pairs))
+        return found
 
     def recipe(self, *values: int) -> Recipe | None:
         """How to recompute results of one op; None if they cannot be recomputed."""
@@ -163,10 +190,18 @@ class Problem:
         return self._regions[index]
 
 
-def read_problem(function: func.FuncOp, device: str) -> Problem:
-    """Analyse a function; the result is valid until its IR changes. device: the device whose roofline gives times."""
-    body = read_body(function)
-    at = layouts(function, body)
+def read_problem(function: func.FuncOp, device: str, target: Target | None = None) -> Problem:
+    """Analyse a function; the result is valid until its IR changes.
+
+    Args:
+        function: fused kernels in their final order.
+        device: the device whose roofline gives times.
+        target: the target whose kernels' scratch counts as memory; None: no scratch is counted.
+    """
+    body, at = read_layouts(function)
+    scratch: Mapping[int, int] = {}
+    if target is not None:
+        scratch = scratch_of(function, lives_of(function, read=(body, at)), target)
     size = [0] * len(body.values)
     maker = [-1] * len(body.values)
     readers: list[list[int]] = [[] for _ in body.values]
@@ -191,7 +226,7 @@ def read_problem(function: func.FuncOp, device: str) -> Problem:
     for v, alias in zip(body.returned, aliases(function, body)):
         if alias is not None and maker[v] >= 0:
             updated[body.arguments[alias]] = maker[v]
-    return Problem(body, at, device, size, maker, readers, reads, makes, updated)
+    return Problem(body, at, device, size, maker, readers, reads, makes, updated, scratch)
 
 
 def _read_region(fused: ir.Operation) -> _Region:
@@ -301,4 +336,4 @@ def _alone(
 
 
 def _mark(op: ir.Operation) -> None:
-    op.attributes["gflow.recomputed"] = ir.UnitAttr.get()
+    op.attributes[RECOMPUTED] = ir.UnitAttr.get()

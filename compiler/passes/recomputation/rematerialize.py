@@ -46,19 +46,25 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import Any
 
-from gflow.compiler.ir.cost import seconds
+from gflow.compiler.ir.cost import cost_of, seconds
 from gflow.compiler.ir.errors import BudgetError, PassError
 from gflow.compiler.ir.ssa import read_body
 from gflow.compiler.memory.analyses import analyses_kept
-from gflow.compiler.targets import DEVICES
+from gflow.compiler.targets import DEVICES, Device
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.records import record
 
-from ..base import Pass
+from ..base import Pass, target_of
 from ..collectives import split_collectives
+from ..fusion import fuse
+from ..fusion.groups import FuseOptions
 from ..memory import materialize, plan_memory, repeat_copies, select_kernels
+from ..schedule import schedule
+from ..schedule.schedule import ScheduleOptions
 from .choose import Choice, choose, keep_again
-from .problem import Problem, read_problem
+from .fuse_again import mark, unfuse
+from .improve import search
+from .problem import RECOMPUTED, Problem, read_problem
 from .replay import replay
 from .rewrite import rewrite
 from .statistics import store_statistics
@@ -97,6 +103,17 @@ class RematerializeOptions:
         default=1 << 20,
         metadata={"doc": "with `slowdown`: the fewest live bytes of a function that is searched"},
     )
+    fuse: FuseOptions | None = field(
+        default=None,
+        metadata={
+            "doc": "under a budget: fuse recomputed kernels with their readers by these options of gflow-fuse, where "
+            "that takes less time"
+        },
+    )
+    schedule: ScheduleOptions = field(
+        default_factory=ScheduleOptions,
+        metadata={"doc": "with `fuse`: the options of the gflow-schedule that follows"},
+    )
 
 
 #: the attempts with lower limits, since buffers do not pack into the arena without gaps
@@ -104,6 +121,9 @@ _ATTEMPTS = 6
 
 #: steps of the bisection for the smallest budget
 _BISECTIONS = 8
+
+#: the most searches after it, each for a limit of this share of the lowest peak so far
+_DESCENTS, _DESCENT = 4, 0.93
 
 #: without a budget, recomputation ends at this share of the live bytes
 _LEAST = 0.5
@@ -134,10 +154,11 @@ def run(function: func.FuncOp, options: RematerializeOptions) -> None:
     before = _arena(function, options.scratch)
     budget = options.budget or int(options.fraction * before)
     if before <= budget:
-        _report(function, None, budget, before, before)
+        _report(function, budget, before, before, 0.0)
         return
     store_statistics(function)
-    problem = read_problem(function, options.device)
+    target = target_of(options.scratch)
+    problem = read_problem(function, options.device, target)
     found = _fit(function, problem, budget, options.scratch)
     if found is None:
         found = _smallest(function, problem, before, options.scratch)
@@ -149,7 +170,11 @@ def run(function: func.FuncOp, options: RematerializeOptions) -> None:
             )
     choice, after = found
     rewrite(problem, choice.result)
-    _report(function, choice, budget, before, after)
+    added = choice.result.seconds
+    if options.fuse is not None:
+        after, saved = _fuse_again(function, options, budget, after)
+        added -= saved
+    _report(function, budget, before, after, added)
 
 
 def _spend(function: func.FuncOp, options: RematerializeOptions) -> None:
@@ -171,7 +196,7 @@ def _spend(function: func.FuncOp, options: RematerializeOptions) -> None:
         choice = keep_again(problem, choice.result.peak, choice)
     rewrite(problem, choice.result)
     if choice.ends:
-        _report(function, choice, 0, before, choice.result.peak)
+        _report(function, 0, before, choice.result.peak, choice.result.seconds)
 
 
 def _fit(
@@ -179,13 +204,15 @@ def _fit(
 ) -> tuple[Choice, int] | None:
     """A choice whose arena is within the budget, and that arena in bytes; None if none is found."""
     limit = budget
+    known: list[Choice] = []
     for _ in range(_ATTEMPTS):
-        choice = choose(problem, limit)
+        choice = search(problem, limit, known)
         if choice.result.peak > limit:
             return None
         arena = _arena(function, scratch, problem, choice)
         if arena <= budget:
             return choice, arena
+        known = [choice]
         limit -= max(arena - budget, budget // 256)
     return None
 
@@ -193,21 +220,76 @@ def _fit(
 def _smallest(
     function: func.FuncOp, problem: Problem, before: int, scratch: str
 ) -> tuple[Choice, int]:
-    """The choice with the smallest arena that a bisection of limits finds, and that arena in bytes."""
+    """The choice with the smallest arena that is found, and that arena in bytes. The budget has no influence."""
     low, high = 0, before
-    best: tuple[Choice, int] | None = None
+    best = choose(problem, before)
     for _ in range(_BISECTIONS):
         middle = (low + high) // 2
         choice = choose(problem, middle)
-        arena = _arena(function, scratch, problem, choice)
-        if best is None or arena < best[1]:
-            best = choice, arena
-        if choice.result.peak <= middle:
-            high = middle
-        else:
-            low = middle
-    assert best is not None
-    return best
+        best = min(best, choice, key=lambda c: c.result.peak)
+        low, high = (low, middle) if choice.result.peak <= middle else (middle, high)
+    found = best, _arena(function, scratch, problem, best)
+    for _ in range(_DESCENTS):
+        lower = search(problem, int(best.result.peak * _DESCENT), [best])
+        if lower.result.peak >= best.result.peak:
+            break
+        best = lower
+        found = min(found, (best, _arena(function, scratch, problem, best)), key=lambda f: f[1])
+    return found
+
+
+def _fuse_again(
+    function: func.FuncOp, options: RematerializeOptions, budget: int, arena: int
+) -> tuple[int, float]:
+    """Fuse recomputed kernels with their readers, if that takes less time and remains within the budget.
+
+    Args:
+        function: with recomputations.
+        options: those of the pass.
+        budget, arena: bytes.
+
+    Returns:
+        The arena in bytes, and the predicted seconds that this saves.
+    """
+    twin = _copy(function)
+    try:
+        unfuse(twin)
+        with analyses_kept():  # a scope for the copy
+            fuse.PASS.run(twin, options.fuse)
+            schedule.PASS.run(twin, options.schedule)
+        mark(twin)
+        device = DEVICES[options.device]
+        saved = _seconds(function, device) - _seconds(twin, device)
+        if saved <= 0 or (fused := _arena(twin, options.scratch)) > budget:
+            return arena, 0.0
+        _take_body(function, twin)
+        return fused, saved
+    finally:
+        twin.erase()
+
+
+def _take_body(function: func.FuncOp, twin: func.FuncOp) -> None:
+    """Move the ops of a copy of the function into the function, in place of its own."""
+    block, other = function.regions[0].blocks[0], twin.regions[0].blocks[0]
+    for op in reversed([view.operation for view in block.operations]):
+        op.erase()
+    for mine, given in zip(block.arguments, other.arguments):
+        given.replace_all_uses_with(mine)
+    for op in [view.operation for view in other.operations]:
+        block.append(op)
+
+
+def _seconds(function: func.FuncOp, device: Device) -> float:
+    """The predicted time of a function."""
+    ops = function.regions[0].blocks[0].operations
+    return sum(seconds(cost_of(view.operation), device) for view in ops)
+
+
+def _copy(function: func.FuncOp) -> func.FuncOp:
+    """A copy of the function before it, in the same module."""
+    copy = function.operation.clone(ip=ir.InsertionPoint(function.operation))
+    twin: func.FuncOp = copy.opview
+    return twin
 
 
 def _arena(
@@ -217,8 +299,7 @@ def _arena(
     choice: Choice | None = None,
 ) -> int:
     """The bytes of the arena that will be planned, computed on a copy of the function."""
-    copy = function.operation.clone(ip=ir.InsertionPoint(function.operation))
-    twin: func.FuncOp = copy.opview
+    twin = _copy(function)
     steps: list[tuple[Pass, Any]] = [
         (step, step.options())
         for step in (materialize.PASS, repeat_copies.PASS, split_collectives.PASS)
@@ -232,19 +313,17 @@ def _arena(
         with analyses_kept():  # a scope for the copy
             for step, given in steps:
                 step.run(twin, given)
-        return ir.IntegerAttr(copy.attributes["gflow.arena_size"]).value
+        return ir.IntegerAttr(twin.attributes["gflow.arena_size"]).value
     except PassError as error:  # its op is in the copy, which is erased
         raise PassError(str(error), function) from None
     finally:
-        copy.erase()
+        twin.erase()
 
 
-def _report(
-    function: func.FuncOp, choice: Choice | None, budget: int, before: int, after: int
-) -> None:
+def _report(function: func.FuncOp, budget: int, before: int, after: int, added: float) -> None:
     i64 = ir.IntegerType.get_signless(64)
-    runs = 0 if choice is None else len(choice.result.runs)
-    added = 0.0 if choice is None else choice.result.seconds
+    ops = function.regions[0].blocks[0].operations
+    runs = sum(RECOMPUTED in view.operation.attributes for view in ops)
     numbers = {"budget": budget, "arena_before": before, "arena_after": after, "ops": runs}
     function.operation.attributes["gflow.rematerialized"] = ir.DictAttr.get(
         {

@@ -43,7 +43,11 @@ class Replay:
 
 
 class NotPossible(Exception):
-    """A recomputation would read an argument after its update."""
+    """A recomputation of `value` would read an argument after its update."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(value)
+        self.value = value
 
 
 def replay(problem: Problem, ends: Ends) -> Replay:
@@ -77,7 +81,7 @@ def _runs(problem: Problem, ends: Ends) -> list[tuple[int, Recipe]]:
                 if w in ends and t > ends[w] and w not in done:
                     stack.append((w, False))
                 elif problem.updated.get(w, t) < t:
-                    raise NotPossible
+                    raise NotPossible(v)
 
     for t, values in enumerate(problem.reads):
         for v in values:
@@ -153,12 +157,15 @@ def _measure(problem: Problem, runs: list[tuple[int, Recipe]]) -> Replay:
             for v in recipe.results:
                 starts2[v] = stops2[v] = where
                 again[v] = t
-            if recipe.waste:
-                change[where] += recipe.waste
-                change[where + 1] -= recipe.waste
+            if needed := recipe.waste + problem.scratch.get(recipe.op, 0):
+                change[where] += needed
+                change[where + 1] -= needed
             seconds += recipe.seconds
             next_run += 1
             where += 1
+        if needed := problem.scratch.get(t, 0):
+            change[where] += needed
+            change[where + 1] -= needed
         for v in problem.reads[t]:
             read(v, t, where)
         for v in problem.makes[t]:
@@ -196,30 +203,17 @@ def _take_over(
     change: NDArray[np.int64],
 ) -> None:
     """Count a buffer once where a kernel's result takes over the buffer of an operand with its last use there."""
-    body, size = problem.body, problem.size
-    for t, where in enumerate(position):
-        o = body.ops[t]
-        if o.name != "fused":
-            continue
+    size = problem.size
+    for t, pairs in problem.takeovers:
+        where = position[t]
         gone: set[int] = set()
-        for n, r in enumerate(o.results):
-            if not size[r]:
+        taken: set[int] = set()
+        for r, v in pairs:
+            if r in taken or v in gone:
                 continue
-            for number, v in enumerate(o.operands):
-                base = problem.at[v].base
-                if size[base] != size[r] or base in gone:
-                    continue
-                end = (
-                    stops[1][base]
-                    if base in starts2 and starts2[base] < where
-                    else stops[0].get(base)
-                )
-                if end != where or v != base:
-                    continue
-                if sum(problem.at[w].base == base for w in o.operands) > 1:
-                    continue
-                if problem.takes_over(o, number, n):
-                    gone.add(base)
-                    change[where] -= size[r]
-                    change[where + 1] += size[r]
-                    break
+            second = v in starts2 and starts2[v] < where
+            if (stops[1][v] if second else stops[0].get(v)) == where:
+                gone.add(v)
+                taken.add(r)
+                change[where] -= size[r]
+                change[where + 1] += size[r]

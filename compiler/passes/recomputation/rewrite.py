@@ -57,7 +57,7 @@ def rewrite(problem: Problem, result: Replay) -> None:
                     o.op.operands[n] = writer.value(v)
     for o in reversed(body.ops):
         read = [is_read(r) for r in o.op.results]
-        if not any(read) and (o.name == BARRIER or _is_free_view(problem, o.index)):
+        if read and not any(read):  # ops with results have no effects
             o.op.erase()
         elif any(read) and not all(read) and o.name == "fused":
             narrow_fused(o.op)

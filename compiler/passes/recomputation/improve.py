@@ -1,0 +1,73 @@
+"""A local search over choices of values to recompute, for a memory budget.
+
+The greedy search (`choose.py`) starts from nothing, and from everything between boundaries of blocks (`boundaries.py`).
+The best choice is then improved by a large neighbourhood search (Shaw, 1998): some of its values are kept again, the
+greedy search drops values until the limit holds, and the result is taken if it is better. While no choice meets the
+limit, a lower peak is better; then less time. The neighbourhoods are drawn from a fixed seed, and their number depends
+on the program alone, so that a program is compiled in the same way each time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from .boundaries import starts_at_boundaries
+from .choose import Choice, choose, grow, keep_again
+from .problem import Problem
+from .replay import Replay, replay
+
+#: the neighbourhoods that are tried: so many divided by the number of ops, between a least and a most number
+_NEIGHBOURHOODS, _LEAST, _MOST = 20000, 8, 40
+
+#: the shares of a choice's values that a neighbourhood keeps again
+_SHARES = (0.05, 0.1, 0.2, 0.4)
+
+
+def search(problem: Problem, limit: int, known: Iterable[Choice] = ()) -> Choice:
+    """The values to recompute so that at most `limit` bytes are live at any op, in the least time.
+
+    If no choice is found that reaches the limit, the result is the one with the lowest peak.
+
+    Args:
+        problem: the data of the function.
+        limit: bytes.
+        known: choices for other limits.
+    """
+    whole = replay(problem, {})
+    if whole.peak <= limit:
+        return Choice({}, whole)
+    found = [choose(problem, limit)]
+    starts = [choice.ends for choice in known] or starts_at_boundaries(problem)
+    found += [_kept_where_possible(problem, limit, grow(problem, limit, s, whole)) for s in starts]
+    best = min(found, key=lambda choice: _rank(choice, limit))
+    count = min(max(_NEIGHBOURHOODS // max(len(problem.reads), 1), _LEAST), _MOST)
+    return improve(problem, limit, best, count, whole)
+
+
+def improve(problem: Problem, limit: int, best: Choice, count: int, whole: Replay) -> Choice:
+    """The best choice that `count` neighbourhoods of the best one so far give. whole: the replay without a choice."""
+    draw = random.Random(0)
+    for _ in range(count):
+        order = sorted(best.ends, key=lambda v: (problem.maker[v], v))
+        if not order:
+            break
+        size = max(2, int(len(order) * draw.choice(_SHARES)))
+        if draw.random() < 0.5:  # values that are produced one after the other
+            first = draw.randrange(len(order))
+            again = set(order[first : first + size])
+        else:
+            again = set(draw.sample(order, min(size, len(order))))
+        start = {v: t for v, t in best.ends.items() if v not in again}
+        found = _kept_where_possible(problem, limit, grow(problem, limit, start, whole))
+        best = min(best, found, key=lambda choice: _rank(choice, limit))
+    return best
+
+
+def _kept_where_possible(problem: Problem, limit: int, found: Choice) -> Choice:
+    return keep_again(problem, limit, found) if found.result.peak <= limit else found
+
+
+def _rank(found: Choice, limit: int) -> tuple[int, float]:
+    """Choices of a lower rank are better: first the bytes above the limit, then the seconds."""
+    return max(found.result.peak - limit, 0), found.result.seconds
