@@ -305,6 +305,23 @@ def test_races(isa: str, faster: str) -> None:
     assert next(iter(race.seconds)) == {"panels": "own", "blas": "BLAS"}[faster]
 
 
+@pytest.mark.parametrize(("budget", "kind"), [(1 << 10, "blas"), (1 << 24, "panels")])
+def test_races_keep_a_memory_budget(isa: str, budget: int, kind: str) -> None:
+    """The faster way is taken if the scratch that it needs fits the budget, too."""
+    case = make("product", [Arg((1000, 1000)), Arg((1000, 24))], lambda x, y: [b("matmul", x, y)])
+    pipeline = PIPELINE.format(isa=isa).replace(" blas=false", "")
+    limited = f"gflow-rematerialize{{budget={budget} scratch=cpu}},gflow-select-kernels"
+    options = CompileOptions(
+        pipeline=pipeline.replace("gflow-select-kernels", limited), threads=2, blas=True,
+        racing=Racing(lambda what, programs: {"panels": 1.0, "blas": 2.0}, "here"),
+    )  # fmt: skip
+    with CONTEXT:
+        program = compile_module(case.module, options)
+    assert len(program.races) == 1
+    assert f'kind = "{kind}"' in program.ir
+    assert program.arena_bytes <= budget
+
+
 def test_a_race_that_other_work_disturbs(isa: str) -> None:
     """The model's choice stays, and the program says so."""
     case = make("product", [Arg((512, 200)), Arg((200, 300))], lambda x, y: [b("matmul", x, y)])

@@ -27,6 +27,7 @@ from ..kernel.selection.choice import choice_of
 from ..kernel.selection.cpu.blocking import cut, speedup
 from ..kernel.selection.select import contested, decided
 from ..memory.liveness import lives_at_entry
+from ..passes.memory.plan_memory import arena_of
 from ..targets.processors import PROCESSORS, Measured, Processor
 
 #: names of the two ways in reports
@@ -168,8 +169,8 @@ def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str)
     """Write the faster way into the `gflow.kernel` of each float32 product of a function, in place.
 
     Args:
-        function: after `gflow-select-kernels`, before memory is planned. Under a memory budget, a way that needs more
-            scratch than the selected one is not written: recomputation was chosen for that scratch.
+        function: after `gflow-select-kernels`, before memory is planned. Under a memory budget for which this
+            takes too much scratch, ways that need more than the selected ones are not written.
         threads: the most threads that run a kernel.
         isa: the processor's level of instruction sets.
 
@@ -182,7 +183,7 @@ def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str)
     different = dict.fromkeys(product.contest for product in products.values())
     contests.decide(sorted(different, key=lambda c: c.size, reverse=True))
     found = []
-    limited = _has_budget(function)
+    larger: dict[int, ir.Attribute] = {}
     for index, product in products.items():
         o, contest = product.op, product.contest
         if choice_of(o.op).tuned:
@@ -192,19 +193,23 @@ def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str)
                 found.append(Race(index, f"{o.name} {o.op.location}", racing.device, {}))
             continue
         choice = decided(product, function, lives, threads, isa, contests.won, racing.device)
-        if not limited or choice.scratch <= choice_of(o.op).scratch:
-            o.op.attributes[KERNEL] = choice.attribute()
+        if choice.scratch > choice_of(o.op).scratch:
+            larger[index] = o.op.attributes[KERNEL]
+        o.op.attributes[KERNEL] = choice.attribute()
         if contest in contests.times:
             ordered = sorted(contests.times[contest].items(), key=lambda item: item[1])
             seconds = {_NAMES[name]: t for name, t in ordered}
             found.append(Race(index, f"{o.name} {o.op.location}", racing.device, seconds))
+    budget = _budget(function)
+    if larger and budget and arena_of(function) > budget:
+        for index, selected in larger.items():
+            products[index].op.op.attributes[KERNEL] = selected
     return found
 
 
-def _has_budget(function: func.FuncOp) -> bool:
-    """Whether `gflow-rematerialize` has fitted the function into a memory budget."""
+def _budget(function: func.FuncOp) -> int:
+    """The memory budget in bytes into which `gflow-rematerialize` has fitted the function; 0: none."""
     if "gflow.rematerialized" not in function.attributes:
-        return False
-    return bool(
-        ir.IntegerAttr(ir.DictAttr(function.attributes["gflow.rematerialized"])["budget"]).value
-    )
+        return 0
+    found = ir.DictAttr(function.attributes["gflow.rematerialized"])
+    return ir.IntegerAttr(found["budget"]).value

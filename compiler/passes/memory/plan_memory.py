@@ -41,7 +41,7 @@ from dataclasses import field
 
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.kernel.selection.choice import choice_of
-from gflow.compiler.memory.liveness import Buffer, lives_at_entry, lower_bound
+from gflow.compiler.memory.liveness import Buffer, Lives, lives_at_entry, lower_bound
 from gflow.compiler.memory.places import set_number, write_places
 from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func, ir
@@ -81,6 +81,24 @@ def run(function: func.FuncOp, options: PlanMemoryOptions) -> Kept:
     Raises:
         PassError: a strategy is unknown.
     """
+    lives, needs, buffers, size, offsets = _planned(function, options)
+    write_places(function, lives, size, offsets)
+    for (i, need), offset in zip(needs.items(), offsets[len(lives.buffers) :]):
+        lives.body.ops[i].op.attributes["gflow.scratch"] = ir.DenseI64ArrayAttr.get([offset, need])
+    set_number(function, "lower_bound", lower_bound(buffers))
+    return Kept.BODY
+
+
+def arena_of(function: func.FuncOp) -> int:
+    """The bytes of the arena that the pass would plan for a function now."""
+    return _planned(function, PlanMemoryOptions())[3]
+
+
+def _planned(
+    function: func.FuncOp, options: PlanMemoryOptions
+) -> tuple[Lives, dict[int, int], list[Buffer], int, list[int]]:
+    """(the function's values, the scratch in bytes of each op that needs some by the op's number, the buffers of values
+    and of scratch, the arena in bytes, the offset of each buffer)."""
     strategies = tuple(STRATEGIES) if options.strategies == ("all",) else options.strategies
     for name in strategies or ("",):
         if name not in STRATEGIES:
@@ -96,11 +114,7 @@ def run(function: func.FuncOp, options: PlanMemoryOptions) -> Kept:
         size, offsets = choose(buffers, strategies, options.improve, options.time_limit)
     else:
         size, offsets = without_reuse(buffers)
-    write_places(function, lives, size, offsets)
-    for (i, need), offset in zip(needs.items(), offsets[len(lives.buffers) :]):
-        lives.body.ops[i].op.attributes["gflow.scratch"] = ir.DenseI64ArrayAttr.get([offset, need])
-    set_number(function, "lower_bound", lower_bound(buffers))
-    return Kept.BODY
+    return lives, needs, buffers, size, offsets
 
 
 PASS = Pass("gflow-plan-memory", run, PlanMemoryOptions, __doc__ or "")
