@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import gflow as flow
 from gflow import nn
+from gflow.errors import GraphTraceError
 from gflow.tracing.dispatch.shapes.fakes import fake_call
 
 Tensor = torch.Tensor
@@ -184,3 +187,68 @@ def test_ctc_loss_of_other_lengths() -> None:
     one = args[0].detach()[:, 0].requires_grad_(), labels[0, :3], torch.tensor(7), torch.tensor(3)
     torch.testing.assert_close(Call(function)(*one), _with_gradients(function, *one))
     assert len(graph.explain_recompiles()) == 1
+
+
+def _parts(x: Tensor, places: Tensor) -> Tensor:
+    return torch.stack([p.sum(0) for p in torch.tensor_split(x, places, dim=0)])
+
+
+def _rows(x: Tensor, start: Tensor) -> Tensor:
+    return torch.narrow(x, 0, start, 2) * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "bounds"),
+    [(_parts, [[1, 3], [2, 4], [1, 3]]), (_parts, [2, 3]), (_rows, [0, 3, -4])],
+)
+def test_bounds_in_tensors(function: Callable[..., Tensor], bounds: list[Any]) -> None:
+    """A program for each of their values, which says so."""
+    graph, x = Call(function), torch.randn(6, 3, requires_grad=True)
+    for values in bounds:
+        args = x, torch.tensor(values)
+        torch.testing.assert_close(graph(*args), _with_gradients(function, *args))
+    reasons = str(graph.explain_recompiles())
+    assert len(graph.explain_recompiles()) == len({str(b) for b in bounds})
+    assert f"the value of tensor 1 among the arguments is no longer {bounds[0]}" in reasons
+
+
+def test_bounds_that_build_computes_are_errors() -> None:
+    def moved(x: Tensor, start: Tensor) -> Tensor:
+        start.add_(1)
+        return torch.narrow(x, 0, start, 2)
+
+    for function in (moved, lambda x, start: torch.narrow(x, 0, start + 1, 2)):
+        with pytest.raises(GraphTraceError, match=r"test_value_free.py:\d+: Python asks for"):
+            Call(function)(torch.randn(4, 2), torch.tensor(1))
+
+
+def test_saved_programs_check_their_bounds(tmp_path: Path) -> None:
+    graph, x = Call(_rows), torch.arange(12.0).reshape(6, 2)
+    wanted = graph(x, torch.tensor(3))
+    flow.save(graph, tmp_path / "saved")
+    loaded = flow.load(tmp_path / "saved")
+    torch.testing.assert_close(loaded(x, torch.tensor(3)), wanted)
+    with pytest.raises(RuntimeError, match=r"for bounds 3; trace it for others"):
+        loaded(x, torch.tensor(2))
+
+
+@pytest.mark.parametrize(
+    "quantize",
+    [
+        lambda x: torch.quantize_per_tensor(x * 2, 0.1, 5, torch.quint8),
+        lambda x: torch.quantize_per_channel(x * 2, torch.ones(2), torch.zeros(2), 1, torch.qint8),
+        lambda x: torch.quantize_per_tensor_dynamic(x * 2, torch.qint8, False),
+    ],
+)
+def test_quantized_tensors(quantize: Callable[[Tensor], Tensor]) -> None:
+    """An error in graphs; they run in eager mode elsewhere (PyTorch's shape rules give plain tensors)."""
+    x = torch.randn(3, 2)
+    with pytest.raises(
+        GraphTraceError, match=r"test_value_free.py:\d+: .* gives a quantized tensor"
+    ):
+        Call(lambda x: quantize(x).dequantize())(x)
+    for run in (flow.compile, lambda f: torch.compile(f, backend="gflow")):
+        torch._dynamo.reset()
+        assert torch.equal(
+            run(lambda x: quantize(x).dequantize() + 1)(x), quantize(x).dequantize() + 1
+        )

@@ -218,7 +218,7 @@ class Programs:
         self._say_why(key, call)
         static = state.sizes.why_static(call, key)
         why = state.compilations.reason(
-            given, key[1:], table, state.plans.of(key), state.plans.cleared
+            given, key[1:], table, state.plans.of(key), state.plans.cleared, call.leaves
         )
         state.call.prepare(Setup(state.optimizers, state.scaler))
         # dynamic sizes and numbers must not stay in Python state

@@ -18,6 +18,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from gflow.tracing.dispatch.failures.checks import QUANTIZING
+
 Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any] | None]
 """Compiles a graph for example inputs; None for one that it cannot. What it gives takes a list of arguments."""
 
@@ -63,10 +65,12 @@ def in_pieces(
     Returns:
         The graph with its pieces compiled, and the names of the ops that run through PyTorch. None if no piece can be
             compiled,
-        or if `views` is set and outputs share memory.
+        if `views` is set and outputs share memory, or if tensors are quantized.
     """
     if views and _outputs_share_memory(module):
         return None
+    if any(n.target in QUANTIZING for n in module.graph.nodes):
+        return None  # the graph does not say which tensors are quantized
     pieces = _divide(module)
     out = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
     compiled = 0

@@ -20,7 +20,7 @@ from gflow.dialects.types import share_memory
 from gflow.tracing.data.sizes import Fixed
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
-from gflow.tracing.dispatch.failures.checks import CHECKS
+from gflow.tracing.dispatch.failures.checks import CHECKS, QUANTIZING
 from gflow.tracing.dispatch.symbols.held_numbers import NUMBERS, number_problem
 from gflow.tracing.dispatch.symbols.number_nodes import Number, number_of
 from gflow.tracing.dispatch.symbols.numbers import wrap
@@ -318,6 +318,8 @@ class _Converter:
         if target is aten.copy_.default and node.args[0] in self.placeholders:
             self._update(node, args)
             return
+        if target in QUANTIZING:
+            raise Untraceable(f"{target}, which gives a quantized tensor")
         if target._schema.is_mutable:
             raise Untraceable(f"{target}, which writes into its argument")
         if target is aten.pow.Tensor_Scalar and type(node.args[1]) is bool:

@@ -192,7 +192,7 @@ class Differentiable(Graph):
         assert state.table is not None
         static = state.sizes.why_static(call, key)
         why = state.compilations.reason(
-            given, key[1:], state.table, state.plans.of(key), state.plans.cleared
+            given, key[1:], state.table, state.plans.of(key), state.plans.cleared, call.leaves
         )
         plan = self._pair(state, call)
         state.plans.add(key, plan)

@@ -82,16 +82,17 @@ class Compilations:
         table: ModuleTable,
         alike: Sequence[Plan],
         cleared: int,
+        leaves: Sequence[Any],
     ) -> str:
         """Why a call that is about to be compiled needs a program. alike: the programs of its signature, which are not
-        valid for it."""
+        valid for it. leaves: of the call."""
         if not self.found:
             return "the first call"
         if cleared != self.cleared:
             return "all programs were dropped: a setting, an optimizer, or a parameter or module was changed"
         if alike:
             return (
-                "; ".join(_changes(alike))
+                "; ".join(_changes(alike, leaves))
                 or "a tensor or hyperparameter that it was made for is another"
             )
         before = [earlier for _, earlier, _ in self.found]
@@ -107,8 +108,8 @@ class Compilations:
         return "; ".join(filter(None, reasons)) or "the graph's modes are others"
 
 
-def _changes(alike: Sequence[Plan]) -> Iterable[str]:
-    found = [plan.guard.first_change() for plan in alike if plan.guard is not None]
+def _changes(alike: Sequence[Plan], leaves: Sequence[Any]) -> Iterable[str]:
+    found = [plan.first_change(leaves) for plan in alike]
     reasons = [r for r in found if r] or [r for plan in alike if (r := plan.python.why())]
     return dict.fromkeys(reasons[:1])
 

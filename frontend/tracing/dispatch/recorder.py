@@ -32,6 +32,7 @@ from ..data.guards import Guard
 from ..data.values import SourceLoc, TraceInput, TraceOp, TraceValue
 from ..program import collectives, seeding
 from .call_checks import call_problem
+from .failures.checks import QUANTIZING
 from .failures.refusals import name_if_refusing
 from .foreach import split_foreach
 from .shapes.fakes import fake_call, same_memory
@@ -427,6 +428,11 @@ class Recorder(TorchDispatchMode):
             raise item_error(loc)
         if _DRAWS in func.tags:
             self.check_seed(loc)
+        if func in QUANTIZING:
+            words = f"{func} gives a quantized tensor, which a graph does not have"
+            raise GraphTraceError(
+                f"{describe(loc)}: {words}. Quantize outside of the graph, or keep integers and their scale in tensors."
+            ).to_eager(words)
         problem = call_problem(func, args, kwargs)
         if problem is not None:
             error = GraphTraceError(f"{describe(loc)}: {func} {problem}.")

@@ -313,8 +313,12 @@ _WIDE = (torch.int32, torch.int64)
 
 def _every(names: str, check: _Check) -> dict[Any, _Check]:
     """One check for all overloads of ops, and for their in-place forms."""
+    return dict.fromkeys(_overloads(names), check)
+
+
+def _overloads(names: str) -> list[Any]:
     packets = [getattr(aten, n, None) for name in names.split() for n in (name, f"{name}_")]
-    return {getattr(p, o): check for p in packets if p is not None for o in p.overloads()}
+    return [getattr(p, o) for p in packets if p is not None for o in p.overloads()]
 
 
 CHECKS: dict[Any, _Check] = {
@@ -381,3 +385,8 @@ CHECKS: dict[Any, _Check] = {
     aten._softmax.default: _floating,
     aten._log_softmax.default: _floating,
 }
+#: ops that give quantized tensors, which a graph does not have; PyTorch's shape rules give plain ones
+QUANTIZING = frozenset(_overloads(
+    "quantize_per_tensor quantize_per_channel quantize_per_tensor_dynamic _empty_affine_quantized "
+    "_empty_per_channel_affine_quantized _make_per_tensor_quantized_tensor _make_per_channel_quantized_tensor"
+))  # fmt: skip

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from ..failures.assertions import asserted
+from ..failures.assertions import asserted, fail_if
 from ..recorder import item_error, untraced
 from ..symbols.number_nodes import number_of
 from ..symbols.numbers import wrap
-from .proxies import Handler, TensorProxies, unwrap
+from .proxies import Fact, Handler, TensorProxies, unwrap
 
 Tensor = torch.Tensor
 
@@ -97,14 +97,58 @@ def _over_array(
     return found
 
 
+def _bounds(mode: TensorProxies, places: Tensor, what: str) -> Any:
+    """The values of a tensor of bounds: a program is valid for calls with the same, and checks them.
+
+    Raises:
+        GraphTraceError: it is no small tensor of integers from outside, on the CPU, or was updated before.
+    """
+    recorder, real = mode.recorder, mode.real_of(places)
+    with recorder.fake_mode, recorder:
+        now = recorder.value_of(unwrap(places))
+    here = (
+        real is not None
+        and real.device.type == "cpu"
+        and any(i.value is now for i in recorder.inputs)
+    )
+    whole = not (places.is_floating_point() or places.is_complex() or places.dtype == torch.bool)
+    if real is None or not here or not whole or places.numel() > _BOUNDS:
+        raise item_error(recorder.locator.here(), what)
+    with torch._C.DisableTorchFunction():
+        found = real.tolist()
+    mode.facts.append(Fact(real, Tensor.tolist, found, "the value"))
+    with untraced():
+        known = real.detach().clone()
+    words = f"the program is for bounds {found}; trace it for others"
+    fail_if(places != mode.lift(known), "RuntimeError", words)
+    return found
+
+
+#: the largest tensor of bounds
+_BOUNDS = 64
+
+
 def _tensor_split(
     mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    words = dict(zip(("input", "indices_or_sections"), args, strict=False)) | kwargs
-    places = words.get("indices_or_sections", words.get("tensor_indices_or_sections"))
-    if isinstance(places, Tensor):
-        raise item_error(mode.recorder.locator.here(), "the values of a tensor, to split by them")
-    return func(*args, **kwargs)
+    names = ("input", "tensor_indices_or_sections", "dim")
+    words = dict(zip(names, args, strict=False)) | kwargs
+    places = words.pop("indices_or_sections", words.get("tensor_indices_or_sections"))
+    if not isinstance(places, Tensor):
+        return func(*args, **kwargs)
+    if places.dim() > 1 or places.dtype != torch.int64:
+        return func(*args, **kwargs)  # an error of PyTorch's
+    found = _bounds(mode, places, "the values of a tensor, to split by them")
+    return func(words["input"], found, dim=words.get("dim", 0))
+
+
+def _narrow(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    words = dict(zip(("input", "dim", "start", "length"), args, strict=False)) | kwargs
+    start = words.get("start")
+    if not isinstance(start, Tensor) or start.dim() or len(words) != 4:
+        return func(*args, **kwargs)
+    found = _bounds(mode, start, "the value of a tensor, to slice by it")
+    return func(words["input"], words["dim"], found, words["length"])
 
 
 def _repr(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -121,6 +165,8 @@ def _format(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[
 HANDLERS: dict[Any, Handler] = {
     torch.tensor_split: _tensor_split,
     Tensor.tensor_split: _tensor_split,
+    torch.narrow: _narrow,
+    Tensor.narrow: _narrow,
     Tensor.__bool__: _bool,
     Tensor.item: _item,
     Tensor.tolist: _value("a tensor's values (.tolist())"),

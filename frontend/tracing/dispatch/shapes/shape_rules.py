@@ -224,6 +224,8 @@ def _least_squares(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metada
     batch, (m, n) = tuple(a.shape[:-2]), a.shape[-2:]
     if not all(isinstance(size, int) for size in (*a.shape, *b.shape)) or a.dtype != b.dtype:
         return None
+    if a.dtype not in (*_FULL, torch.complex64, torch.complex128):
+        return None
     vector = b.ndim == a.ndim - 1
     if (
         tuple(b.shape[: len(batch)]) != batch
@@ -254,6 +256,8 @@ def _alignments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata 
     log_probs, targets, input_lengths, lengths, *_ = args
     sizes = (*log_probs.shape, *lengths)
     if log_probs.ndim != 3 or targets.ndim not in (1, 2) or not all(type(n) is int for n in sizes):
+        return None
+    if log_probs.dtype not in _FULL or targets.dtype not in (torch.int32, torch.int64):
         return None
     steps, batch, _ = log_probs.shape
     if not len(input_lengths) == len(lengths) == batch or not batch:
