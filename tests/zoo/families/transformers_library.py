@@ -72,7 +72,10 @@ def _small(config: Any) -> Any:
     kinds = getattr(config, "layer_types", None)
     name = getattr(config, "attribute_map", {}).get("layer_types", "layer_types")
     if isinstance(kinds, list) and name not in computed:
-        config.layer_types = kinds[: getattr(config, "num_hidden_layers", len(kinds))]
+        layers = getattr(config, "num_hidden_layers", len(kinds))
+        config.layer_types = [*dict.fromkeys(kinds), *kinds][
+            :layers
+        ]  # one of each, if there are as many
     return config
 
 
