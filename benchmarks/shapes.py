@@ -1,7 +1,7 @@
-"""Shapes that change at each call: `torch.compile(backend="gflow")` ("gflow") and `gflow.compile` ("compile") beside
-eager and TorchInductor.
+"""Shapes that change at each call: `torch.compile(backend="gflow")` ("gflow"), `gflow.compile` ("compile") and, for the
+encoder, an `nn.Graph` of the whole step ("graph") beside eager and TorchInductor.
 
-    python -m benchmarks shapes [--items NAME,…] [--peers eager,gflow,compile,inductor] [--rounds 7] [--json FILE]
+    python -m benchmarks shapes [--items NAME,…] [--peers eager,gflow,compile,graph,inductor] [--rounds 7] [--json FILE]
 
 `encoder-training`, `encoder-inference`: a TransformerEncoder of two layers over 22 lengths, an epoch at a time.
 `generate-CACHE-HOW`: GPT-2 (six layers, width 256) generates 64 tokens, its cache growing or static, greedy or sampled;
@@ -89,6 +89,23 @@ def compiled(
     return torch.compile(function, backend=counting, dynamic=dynamic)
 
 
+class Whole(gflow.nn.Graph):
+    """A model's inference, or a training step: forward, backward and update in one program."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+        super().__init__()
+        self.model, self.training_step = model, optimizer is not None
+        if optimizer is not None:
+            self.add_optimizer(optimizer)
+
+    def build(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training_step:
+            return self.model(x).sum()  # type: ignore[no-any-return]
+        loss = self.model(x).square().mean()
+        loss.backward()
+        return loss  # type: ignore[no-any-return]
+
+
 def encoder(peer: str, counts: Counts, training: bool) -> Epoch:
     """An epoch of a TransformerEncoder; its result tells of all steps."""
     torch.manual_seed(0)
@@ -96,6 +113,9 @@ def encoder(peer: str, counts: Counts, training: bool) -> Epoch:
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training)
     batches = [torch.randn(4, length, 64) for length in LENGTHS]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if peer == "graph":
+        counts.function = whole = Whole(model, optimizer if training else None)
+        return lambda: torch.stack([whole(x) for x in batches])
     run = compiled(model, peer, counts)
 
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -157,6 +177,8 @@ def measure(name: str, peers: list[str], rounds: int) -> dict[str, Any]:
     log.addHandler(programs)
     log.setLevel(logging.INFO)
     torch._dynamo.reset()
+    if name.startswith("generate"):
+        peers = [p for p in peers if p != "graph"]
     rows: dict[str, Any] = {}
     epochs: dict[str, Epoch] = {}
     first: dict[str, torch.Tensor] = {}
@@ -194,7 +216,7 @@ def measure(name: str, peers: list[str], rounds: int) -> dict[str, Any]:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks shapes", description=__doc__)
     parser.add_argument("--items", default=",".join(ITEMS))
-    parser.add_argument("--peers", default="eager,gflow,compile,inductor")
+    parser.add_argument("--peers", default="eager,gflow,compile,graph,inductor")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)

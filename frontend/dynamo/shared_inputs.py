@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import combinations
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ from gflow.tracing.program.shared import overlap, span
 from .sizes import hint_of
 
 _log = logging.getLogger("gflow")
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+_data_ptr = torch.Tensor.data_ptr
 #: a tensor argument: its index, its name, a fake tensor
 _Argument = tuple[int, str, torch.Tensor]
 
@@ -112,17 +114,21 @@ def apart_in_each_call(module: torch.fx.GraphModule, run: Callable[..., Any]) ->
     ]
     # of the others, TorchDynamo guards shapes and strides
     widths = [0 if k in dict(varying) else _width(v) for k, (_, _, v) in enumerate(arguments)]
-    apart: list[tuple[int, int]] = []  # of the latest call whose arguments shared no elements
+    taken = itemgetter(*places)
+    apart: tuple[list[int], list[int]] | None = None  # of the latest call without shared elements
     said = False
 
     def call(*args: Any) -> Any:
         nonlocal apart, said
+        tensors = taken(args)
+        if _PLAIN.issuperset(map(type, tensors)):
+            pointers = [*map(_data_ptr, tensors)]
+        else:
+            pointers = [t.data_ptr() if type(t) in _PLAIN else 0 for t in tensors]
         for k, at in varying:
             widths[k] = _width(args[at])
-        pointers = [args[at].data_ptr() if type(args[at]) in _PLAIN else 0 for at in places]
-        ranges = [*zip(pointers, widths)]
-        if ranges != apart:
-            if _may_meet(ranges, apart, written):
+        if apart is None or pointers != apart[0] or widths != apart[1]:
+            if apart is None or _may_meet(pointers, widths, *apart, written):
                 given = {at: args[at] for at, pointer in zip(places, pointers) if pointer}
                 pair = _overlapping(given, updated)
                 if pair is not None:
@@ -130,7 +136,7 @@ def apart_in_each_call(module: torch.fx.GraphModule, run: Callable[..., Any]) ->
                         _log.warning(SHARED, names[pair[0]], names[pair[1]])
                     said = True
                     return module.forward(*args)
-            apart = ranges
+            apart = pointers, widths.copy()
         return run(*args)
 
     return call
@@ -152,22 +158,32 @@ def _width(tensor: torch.Tensor) -> int:
 
 
 def _may_meet(
-    ranges: Sequence[tuple[int, int]], apart: Sequence[tuple[int, int]], written: Sequence[int]
+    pointers: Sequence[int],
+    widths: Sequence[int],
+    apart: Sequence[int],
+    apart_widths: Sequence[int],
+    written: Sequence[int],
 ) -> bool:
     """Whether an argument that is updated may share bytes with another one.
 
     Args:
-        ranges: the address and width of each argument.
-        apart: the same of a call whose arguments shared no elements; empty if there was none.
+        pointers, widths: the address and width of each argument.
+        apart, apart_widths: the same of a call whose arguments shared no elements.
         written: the positions of arguments that are updated.
     """
-    if not apart or any(ranges[k] != apart[k] for k in written):
-        return True
-    held = [ranges[k] for k in written]
-    moved = [now for now, then in zip(ranges, apart) if now != then]
-    return any(
-        at < begin + width and begin < at + size for at, size in moved for begin, width in held
-    )
+    moved = [
+        (at, at + width)
+        for at, then, width, before in zip(pointers, apart, widths, apart_widths)
+        if at != then or width != before
+    ]
+    for k in written:
+        begin, end = pointers[k], pointers[k] + widths[k]
+        if begin != apart[k] or widths[k] != apart_widths[k]:
+            return True
+        for first, last in moved:
+            if first < end and begin < last:
+                return True
+    return False
 
 
 def _overlapping(given: dict[int, torch.Tensor], updated: Sequence[int]) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""The architectures of transformers and timm, from small configurations with random weights.
+"""The architectures of transformers, from small configurations with random weights.
 
 A configuration's sizes are known by their names. What an architecture takes is found by trying: token ids,
 images, sounds, and their combinations.
@@ -6,11 +6,12 @@ images, sounds, and their combinations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from .family import LARGEST, Family, fed, without_dropout
 
 _SIZES: dict[str, Any] = {
     "hidden_size": 32, "d_model": 32, "n_embd": 32, "embed_dim": 32, "dim": 32, "hidden_dim": 32,
@@ -30,27 +31,11 @@ _SIZES: dict[str, Any] = {
     "conv_dim": [16, 16], "conv_stride": [4, 2], "conv_kernel": [8, 4], "num_feat_extract_layers": 2,
     "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
 }  # fmt: skip
-_LARGEST = 40_000_000
 
 
-@dataclass(frozen=True)
-class Family:
-    """One architecture. make: gives a model, without dropout, and what to call it with."""
-
-    name: str
-    make: Callable[[], tuple[torch.nn.Module, dict[str, Any]]]
-
-
-def families(library: str) -> list[Family]:
-    """All architectures of a library: "transformers" or "timm"."""
-    from benchmarks.workloads.third_party import declare_torchvision_ops
-
-    declare_torchvision_ops()
-    return list(_transformers() if library == "transformers" else _timm())
-
-
-def _transformers() -> Iterator[Family]:
-    import transformers
+def found() -> Iterator[Family]:
+    """The base model of each configuration."""
+    import transformers  # loaded by who measures it
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
@@ -87,7 +72,10 @@ def _small(config: Any) -> Any:
     kinds = getattr(config, "layer_types", None)
     name = getattr(config, "attribute_map", {}).get("layer_types", "layer_types")
     if isinstance(kinds, list) and name not in computed:
-        config.layer_types = kinds[: getattr(config, "num_hidden_layers", len(kinds))]
+        layers = getattr(config, "num_hidden_layers", len(kinds))
+        config.layer_types = [*dict.fromkeys(kinds), *kinds][
+            :layers
+        ]  # one of each, if there are as many
     return config
 
 
@@ -98,22 +86,9 @@ def _from_config(
     config = _small(getattr(library, config_name)())
     with torch.device("meta"):
         size = sum(p.numel() for p in kind(config).parameters())
-    if size > _LARGEST:
+    if size > LARGEST:
         raise ValueError(f"no small configuration: {size / 1e6:.0f} million parameters")
-    model = kind(config).eval()
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    problem: Exception | None = None
-    for inputs in _candidates(config):
-        try:
-            with torch.no_grad():
-                model(**inputs)
-        except Exception as error:
-            problem = problem or error
-        else:
-            return model, inputs
-    raise ValueError(f"no inputs found: {problem}")
+    return fed(without_dropout(kind(config)), _candidates(config))
 
 
 def _candidates(config: Any) -> Iterator[dict[str, Any]]:
@@ -144,44 +119,3 @@ def _candidates(config: Any) -> Iterator[dict[str, Any]]:
         "pixel_values": torch.randn(2, getattr(config, "num_frames", 8), channels, height, width)
     }
     yield {"inputs": torch.randn(2, 16, getattr(config, "d_model", 32))}
-
-
-def _timm() -> Iterator[Family]:
-    import timm
-
-    seen: set[str] = set()
-    for name in timm.list_models():
-        module = timm.model_entrypoint(name).__module__
-        if module not in seen:
-            seen.add(module)
-            yield Family(module.rpartition(".")[2], lambda module=module: _from_timm(timm, module))
-
-
-def _from_timm(timm: Any, module: str) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """The smallest of a module's models."""
-    sizes = {}
-    for name in timm.list_models(module=module.rpartition(".")[2])[:12]:
-        with torch.device("meta"):
-            try:
-                sizes[name] = sum(p.numel() for p in timm.create_model(name).parameters())
-            except (RuntimeError, NotImplementedError):
-                continue
-    name = min(sizes, key=sizes.__getitem__)
-    if sizes[name] > _LARGEST:
-        raise ValueError(f"no small configuration: {sizes[name] / 1e6:.0f} million parameters")
-    model = timm.create_model(name, num_classes=10).eval()
-    for part in model.modules():
-        if isinstance(part, torch.nn.Dropout):
-            part.p = 0.0
-        if hasattr(part, "drop_prob"):
-            part.drop_prob = 0.0
-    channels, *size = model.default_cfg["input_size"]
-    for smaller in ((64, 64), (128, 128)):
-        x = torch.randn(2, channels, *smaller)
-        try:
-            with torch.no_grad():
-                model(x)
-        except (AssertionError, RuntimeError, ValueError):  # sizes may be fixed
-            continue
-        return model, {"x": x}
-    return model, {"x": torch.randn(2, channels, *size)}

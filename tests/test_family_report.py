@@ -1,0 +1,52 @@
+"""What scripts/family_report.py calls wrong: updates that eager's own rounding does not explain."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+
+import family_report
+from family_report import Trained, _trained_apart
+
+
+def _found(update: float, loss: float = 1.0) -> Trained:
+    return Trained(torch.tensor([loss]), {"weight": torch.tensor([update, 1.0])})
+
+
+def test_updates_that_rounding_does_not_explain_are_wrong() -> None:
+    drawn: list[float] = []
+
+    def others() -> Iterator[Trained]:
+        for update in (0.01, 0.05, 0.9):
+            drawn.append(update)
+            yield _found(update)
+
+    assert _trained_apart(_found(0.01), _found(0.0), others()) == ""
+    assert not drawn
+    assert _trained_apart(_found(0.2), _found(0.0), others()) == ""
+    assert drawn == [0.01, 0.05]
+    told = _trained_apart(_found(5.0), _found(0.0), others())
+    assert told == "update of weight: relative error 5.0e+00 (by rounding alone 9.0e-01)"
+    assert "loss" in _trained_apart(_found(0.0, loss=1.01), _found(0.0), others())
+
+
+def test_eager_with_other_rounding_includes_float64() -> None:
+    torch.manual_seed(0)
+    model, inputs = torch.nn.Linear(4, 3), {"input": torch.randn(2, 4)}
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+
+    def fresh() -> torch.nn.Module:
+        model.load_state_dict(start)
+        return model
+
+    want = family_report._trained(fresh(), lambda: family_report.train(model, model, inputs))
+    found = list(family_report._other_rounding(fresh, inputs))
+    assert len(found) == family_report._NUDGED + 1
+    for other in found:
+        assert _trained_apart(other, want, iter(())) == ""
+    assert all(p.dtype is torch.float32 for p in model.parameters())

@@ -1,0 +1,64 @@
+"""One architecture of a library, and what is common to all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+#: parameters of the largest model that is made of a configuration
+LARGEST = 40_000_000
+#: the same where a library offers no other sizes
+_LARGEST_OFFERED = 150_000_000
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture. make: gives a model, without dropout, and what to call it with."""
+
+    name: str
+    make: Callable[[], tuple[torch.nn.Module, dict[str, Any]]]
+
+
+def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
+    """The model in inference mode, with all probabilities of dropout set to 0."""
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout) or type(part).__name__ == "StochasticDepth":
+            part.p = 0.0
+        if hasattr(part, "drop_prob"):
+            part.drop_prob = 0.0
+    return model.eval()
+
+
+def fed(
+    model: torch.nn.Module, candidates: Iterable[dict[str, Any]]
+) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """The model with the first of the inputs that it takes.
+
+    Raises:
+        ValueError: it takes none of them.
+    """
+    problem: Exception | None = None
+    for inputs in candidates:
+        try:
+            with torch.no_grad():
+                model(**inputs)
+        except Exception as error:  # a model may refuse inputs by any
+            problem = problem or error
+        else:
+            return model, inputs
+    raise ValueError(f"no inputs found: {problem}")
+
+
+def smallest(sizes: dict[str, int]) -> str:
+    """The model with the fewest parameters. sizes: how many each has.
+
+    Raises:
+        ValueError: it is larger than `_LARGEST_OFFERED`.
+    """
+    name = min(sizes, key=sizes.__getitem__)
+    if sizes[name] > _LARGEST_OFFERED:
+        raise ValueError(f"no small model: {sizes[name] / 1e6:.0f} million parameters")
+    return name
