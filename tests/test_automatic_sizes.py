@@ -383,6 +383,7 @@ TYPES: dict[str, Any] = {
     "types of classes": lambda x: x * (2 if type(type(x.size(0))) is type and isinstance(type(x.size(0)), type) else 3),
     "a helper": lambda x: x.new_ones(pair(x.shape[0])).sum() * x,
     "a layer": lambda x: nn.functional.pad(x, (0, x.shape[0])),
+    "the text of a comparison": lambda x: x * {"True": 2, "False": 3}.get(f"{x.shape[0] > 1}", 5),
     "rounded": lambda x: x * round(x.shape[0], -1),
 }  # fmt: skip
 

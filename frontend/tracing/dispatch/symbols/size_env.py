@@ -327,7 +327,7 @@ def text_of_sizes() -> Iterator[None]:
         (torch.SymInt, "__round__", here_only(torch.SymInt.__round__, _rounded)),
         *(
             (kind, name, here_only(getattr(kind, name), partial(_text, getattr(kind, name), value)))
-            for kind, value in ((torch.SymInt, int), (torch.SymFloat, float))
+            for kind, value in ((torch.SymInt, int), (torch.SymFloat, float), (torch.SymBool, bool))
             for name in ("__repr__", "__format__")
         ),
     ):
