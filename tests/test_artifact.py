@@ -288,6 +288,10 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         flow.save(graph, tmp_path / "m", target="cuda:1")
     with pytest.raises(ValueError, match="unknown target 'tpu'; known: 'cpu'"):
         flow.save(graph, tmp_path / "m", target="tpu")
+    by_strides = flow.nn.Graph.trace(lambda x: x.as_strided((2,), (3,)) * 2)
+    by_strides(torch.ones(8))
+    with pytest.raises(flow.GraphError, match=r"as_strided on input 'args.0', .*clone"):
+        flow.save(by_strides, tmp_path / "m")
     assert not list(tmp_path.iterdir())
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "mine.txt").write_text("mine")
@@ -529,3 +533,39 @@ def test_expanded_inputs(tmp_path: Path) -> None:
     flow.save(graph, tmp_path / "both")
     y = torch.randn(3, 4)
     assert torch.equal(flow.load(tmp_path / "both")(y), 2 * y)
+
+
+class InPlace(flow.nn.Graph):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.BatchNorm1d(6, affine=False)
+
+    def build(self, x: Tensor, y: Tensor) -> Tensor:
+        self.model.running_mean.add_(y)
+        x.add_(y)
+        return y * 2 + self.model.running_mean
+
+
+def test_inputs_that_share_memory_with_what_is_updated(tmp_path: Path) -> None:
+    """A program reads values from before its updates, which those of shared memory would not be."""
+    graph = InPlace()
+    graph(torch.ones(6), torch.ones(6))
+    flow.save(graph, tmp_path / "x")
+    loaded = flow.load(tmp_path / "x")
+    total = loaded.state_dict()["model"]["running_mean"]
+    memory = torch.arange(12.0)
+    for x, y, text in (
+        (memory[:6], memory[:6], "input 'x' shares memory with input 'y'"),
+        (memory[:6], memory[3:9], "input 'x' shares memory with input 'y'"),
+        (total, memory[:6], "input 'x' shares memory with a tensor of the graph's state"),
+        (memory[:6], total, "input 'y' shares memory with a tensor of the graph's state"),
+        (memory[:1].expand(6), memory[6:], "input 'x' is updated, and its own elements"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            loaded(x, y)
+    torch.testing.assert_close(total, torch.ones(6))
+    torch.testing.assert_close(memory, torch.arange(12.0))
+    x, y = memory[::2], memory[1::2]
+    want, updated = y * 3 + total, x + y
+    torch.testing.assert_close(loaded(x, y), want)
+    torch.testing.assert_close(x, updated)

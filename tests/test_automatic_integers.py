@@ -50,6 +50,7 @@ TAKERS: dict[str, tuple[Callable[[Tensor, int], Any], int]] = {
     "updates": (updated, 2),
     "a branch": (lambda x, n: x + 1 if n > 9 else x * n, 3),
     "its type": (lambda x, n: x * n if isinstance(n, int) else x, 2),
+    "its exact type": (lambda x, n: x * n * {int: 2, float: 3}.get(type(n), 5) if type(n / 2) is float else x, 2),
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import numbers
 from typing import Any
 
 import pytest
@@ -365,6 +366,37 @@ def test_text_of_a_size_is_the_numbers() -> None:
         assert (text, table) == (f"{n} 003 {n / 2}", {str(n): 1})
     marked = gflow.compile(lambda x: (x, repr(x.shape[0])), dynamic=True)
     assert [marked(torch.ones(n, 3))[1] for n in (3, 2, 5)] == ["3", "2", "5"]
+
+
+def pair(n: Any) -> Any:
+    return (n, 2) if isinstance(n, int) else n
+
+
+#: what asks for the type of a size
+TYPES: dict[str, Any] = {
+    "isinstance": lambda x: x * (2 if isinstance(x.shape[0], int) else 3),
+    "isinstance of several": lambda x: x * (2 if isinstance(x.shape[0] + 1, (str, float, int)) else 3),
+    "a quotient": lambda x: x * (2 if isinstance(x.numel() / 7, float) else 3),
+    "an abstract class": lambda x: x * (2 if isinstance(x.size(0), numbers.Integral) else 3),
+    "the exact type": lambda x: x * (2 if type(x.shape[0]) is int and type(x.shape[0] * 2) in (int, float) else 3),
+    "a table of types": lambda x: x * {int: 2, float: 3}.get(type(x.shape[0]), 5),
+    "types of classes": lambda x: x * (2 if type(type(x.size(0))) is type and isinstance(type(x.size(0)), type) else 3),
+    "a helper": lambda x: x.new_ones(pair(x.shape[0])).sum() * x,
+    "a layer": lambda x: nn.functional.pad(x, (0, x.shape[0])),
+    "the text of a comparison": lambda x: x * {"True": 2, "False": 3}.get(f"{x.shape[0] > 1}", 5),
+    "rounded": lambda x: x * round(x.shape[0], -1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TYPES)
+def test_the_types_of_sizes_are_those_of_eager_calls(what: str) -> None:
+    function = TYPES[what]
+    compiled = gflow.compile(function)
+    for n in (3, 5, 2, 14, 7):
+        x = torch.randn(n, 3)
+        torch.testing.assert_close(compiled(x), function(x))
+    assert count(compiled) == (5 if what == "rounded" else 2)
+    assert not {"type", "isinstance"} & {*globals()}
 
 
 def test_sizes_among_the_results_of_a_call_with_gradients_are_numbers() -> None:

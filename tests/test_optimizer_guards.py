@@ -7,11 +7,11 @@ import math
 import random
 import time
 import warnings
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from math import sqrt
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import pytest
@@ -231,7 +231,61 @@ def by_norm(o: Any, group: Any, p: Any, state: Any) -> None:
     p.sub_(state["mean"], alpha=group["lr"])
 
 
+def by_text(o: Any, group: Any, p: Any, state: Any) -> None:
+    rates = {f"step {k}": 1 / (k + 1) for k in range(STEPS)}
+    p.sub_(
+        p.grad * rates[f"step {group['k']}"] * float(str(group["lr"])) * int(f"{group['k'] + 1:03}")
+    )
+
+
+def by_types(o: Any, group: Any, p: Any, state: Any) -> None:
+    state["k"] = state.get("k", 0) + 1
+    kinds = [
+        type(v)
+        for v in (
+            group,
+            state,
+            o.state,
+            group["params"],
+            group["lr"],
+            state["k"],
+            p,
+            group["k"] / 2,
+        )
+    ]
+    wanted = [dict, dict, defaultdict, list, float, int, nn.Parameter, float]
+    is_class = (
+        type(nn.Linear) is type
+        and isinstance(nn.Linear, type)
+        and type(state["k"]).__name__ == "int"
+    )
+    p.sub_(p.grad, alpha=group["lr"] * (1 if kinds == wanted and is_class else 0.5))
+
+
+class Moments(NamedTuple):
+    count: int
+    mean: torch.Tensor
+
+
+def named_tuple(o: Any, group: Any, p: Any, state: Any) -> None:
+    last = state.get("moments", Moments(0, torch.zeros_like(p)))
+    state["moments"] = now = Moments(last.count + 1, last.mean * 0.9 + p.grad)
+    p.sub_(now.mean, alpha=group["lr"] / now.count)
+
+
+def other_numbers(o: Any, group: Any, p: Any, state: Any) -> None:
+    k = group["k"] + 1
+    factor = (
+        abs(k * (1 + 1j)) * pow(k, 2, 5) * numpy.float32(0.5) * float(numpy.maximum(k, 3)) / k**2
+    )
+    p.sub_(p.grad * float(factor), alpha=group["lr"] * 0.1)
+
+
 CASES: dict[str, tuple[Any, int]] = {
+    "text": (optimizer_class(by_text, {"k": 0}), STEPS),
+    "types": (optimizer_class(by_types, {"k": 0}), 2),
+    "named tuple": (optimizer_class(named_tuple, {}), 2),
+    "complex numbers, NumPy's types": (optimizer_class(other_numbers, {"k": 0}), STEPS),
     "warm-up": (optimizer_class(warm_up, {"k": 0}), 2),
     "counter of a parameter": (optimizer_class(own_counter, {}), 2),
     "lazy state": (optimizer_class(lazy, {}), 3),

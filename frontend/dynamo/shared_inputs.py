@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from gflow.dialects.records import record
-from gflow.tracing.program.shared import overlap, span
+from gflow.runtime.tensors import overlap, span
 
 from .sizes import hint_of
 

@@ -266,10 +266,11 @@ class _Saved:
         """A plan's entry in the manifest."""
         trace, call = plan.trace, plan.record
         assert call is not None
-        if any(entry.from_start for entry in trace.inputs):
+        if (found := next((i for i in trace.inputs if i.by_memory), None)) is not None:
             raise GraphError(
-                f"{trace.name} cannot be saved: it calls as_strided with a storage_offset on an input, which counts "
-                "from where the input's memory begins; leave storage_offset out, or call .clone() first"
+                f"{trace.name} cannot be saved: it calls as_strided on input {found.name!r}, which reads memory by the "
+                "strides of one call, and a loaded graph takes inputs of others. Call "
+                ".clone(memory_format=torch.contiguous_format) first"
             )
         if call.problem:
             raise GraphError(f"{trace.name} cannot be saved: {call.problem}")

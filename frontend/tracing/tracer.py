@@ -25,6 +25,7 @@ from .dispatch.failures.pruning import prune
 from .dispatch.library import traceable_library
 from .dispatch.shapes.dynamo_stub import light_dynamo
 from .dispatch.shapes.in_place_rules import quick_rules
+from .dispatch.symbols.real_types import real_types
 from .optimizers.optimizer import NewState
 from .optimizers.state import prepare_state, state_to_devices
 from .program.data_parallel import is_data_parallel
@@ -196,6 +197,7 @@ class Tracing(TracedSteps):
                     globals_of([owner, target, *self.table.modules]),
                 ),
                 traceable_library(self.rewrites.lift, self.recorder.seed),
+                self._real_types(owner, target),
             ):
                 args, kwargs = tree_unflatten(leaves, self.request.call.structure)
                 with warnings_at_user_lines(), _located(self.locator), without_outer_hooks():
@@ -222,6 +224,15 @@ class Tracing(TracedSteps):
         trace = self.trace
         trace.out_leaves, trace.out_spec = flatten_result(result)
         self.outputs = outputs_of(self, trace)
+
+    def _real_types(self, *functions: object) -> contextlib.AbstractContextManager[None]:
+        """`real_types` where sizes or numbers of the call may differ at the next one. functions: besides the modules',
+        whose code may ask for types."""
+        if self.request.call.dynamic is None and not self.request.call.numbers:
+            return contextlib.nullcontext()
+        codes = [getattr(f, "build", f) for f in functions]
+        codes += [kind.forward for kind in {type(m) for m in self.table.modules}]
+        return real_types([f.__globals__ for f in codes if hasattr(f, "__globals__")])
 
     def finish(self) -> Trace | FirstStepNeeded:
         """Record the optimizers' updates.

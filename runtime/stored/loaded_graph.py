@@ -250,7 +250,13 @@ class LoadedGraph:
         tensors: Sequence[torch.Tensor],
         numbers: Mapping[str, float] = MappingProxyType({}),
     ) -> list[torch.Tensor]:
-        """Run on the tensors of a call. numbers: its floats that are inputs, by name."""
+        """Run on the tensors of a call. numbers: its floats that are inputs, by name.
+
+        Raises:
+            ValueError: the program updates one of two tensors that share memory.
+        """
+        if (problem := variant.clash(tensors)) is not None:
+            raise ValueError(f"{self.name}: {problem}")
         arguments: Any = variant.arguments.copy()
         copied: list[tuple[torch.Tensor, torch.Tensor]] = []
         for at, (kind, where) in enumerate(variant.sources):

@@ -17,7 +17,7 @@ from ..calls import result_names
 from ..composed.micro_batches import MicroBatches, Ready, Split
 from ..loading import load_program
 from ..sizes import times
-from ..tensors import DTYPES, dtype_named
+from ..tensors import DTYPES, dtype_named, overlap, storage_of
 from .bundle import ArtifactError
 
 
@@ -70,6 +70,7 @@ class Variant:
         self.inputs = [self._info(i) for i in described["inputs"]]
         self.guards, self.numbers = described["guards"], described["numbers"]
         self.arguments: list[torch.Tensor | None] = []
+        self._weights_in: dict[int, list[int]] | None = None  # storage → weights in it
         self.written = {
             places[r.alias]
             for program, places in self._places()
@@ -192,6 +193,38 @@ class Variant:
         if unknown is None:
             return None
         return f"there is no input {unknown!r}; known: {', '.join(names)}"
+
+    def clash(self, tensors: Sequence[torch.Tensor]) -> str | None:
+        """The reason why the program cannot update these inputs, or its weights beside them: tensors that it updates
+        share memory with others, and it was compiled for separate ones."""
+        given = [(n, where) for n, (kind, where) in enumerate(self.sources) if kind == "input"]
+        if not self.written:
+            return None
+        if self._weights_in is None:
+            self._weights_in = {}
+            for n, ((kind, _), held) in enumerate(zip(self.sources, self.arguments, strict=True)):
+                if kind == "weights" and held is not None:
+                    self._weights_in.setdefault(storage_of(held), []).append(n)
+        for n, where in given:
+            tensor, name = tensors[where], self.inputs[where].name
+            if n in self.written and share_memory(tuple(tensor.shape), tensor.stride()):
+                return f"input {name!r} is updated, and its own elements share memory; pass a copy (.clone()) of it"
+            beside = [
+                (m, tensors[other], f"input {self.inputs[other].name!r}")
+                for m, other in given
+                if m != n
+            ]
+            for m in self._weights_in.get(storage_of(tensor), ()):
+                held = self.arguments[m]
+                assert held is not None
+                beside.append((m, held, "a tensor of the graph's state"))
+            for m, held, what in beside:
+                if (n in self.written or m in self.written) and overlap(tensor, held):
+                    return (
+                        f"input {name!r} shares memory with {what}, and the program updates one of them; pass a copy "
+                        "(.clone()) of it"
+                    )
+        return None
 
     def _wrong_shape(
         self, info: TensorInfo, tensor: torch.Tensor, varying: dict[str, int]

@@ -10,9 +10,9 @@ from itertools import accumulate
 import torch
 
 from gflow.errors import GraphInputError
+from gflow.runtime.tensors import overlap, span, storage_of
 from gflow.tracing.context.location import here
 from gflow.tracing.data.trace import Trace
-from gflow.tracing.program.shared import overlap, span, storage_of
 
 
 class MemoryCheck:

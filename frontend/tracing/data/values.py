@@ -78,6 +78,7 @@ class TraceInput:
         tensor: the real tensor whose storage is read and updated (None for a graph input).
         from_start: whether the input must begin at the start of its storage, since the program has offsets into the
             storage.
+        by_memory: whether the program reads the input by its memory (`as_strided`), not by its elements.
         layout: the sharding of a global tensor. `value` then has the global shape, and `tensor` is this rank's shard.
     """
 
@@ -86,6 +87,7 @@ class TraceInput:
     name: str
     tensor: torch.Tensor | None
     from_start: bool = False
+    by_memory: bool = False
     layout: Layout | None = None
 
 

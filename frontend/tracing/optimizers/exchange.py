@@ -398,7 +398,7 @@ class Exchange:
         if known is not None:
             return known[1]
         real = optimizer.state
-        state = SeenDict(make=SeenDict)
+        state = SeenDict(make=SeenDict, kind=type(real))
         self._mirrors[id(real)] = (real, state)
         whole = self.place("state", optimizer)
         record = Record((), whole, real, state, {})

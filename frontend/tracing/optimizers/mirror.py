@@ -40,6 +40,11 @@ class SeenDict(dict[Any, Any]):
         self.seen = Seen()
         self.default_factory, self.kind = make, kind
 
+    @property
+    def stands_for(self) -> type:
+        """The class of the dict that this one replaces."""
+        return self.kind
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or not hasattr(self.kind, name):
             raise AttributeError(f"{self.kind.__name__!r} object has no attribute {name!r}")

@@ -35,6 +35,7 @@ from ..dispatch.functions.rewrites import Rewrites
 from ..dispatch.recorder import Recorder, untraced
 from ..dispatch.symbols.number_nodes import StateBranch, number_of
 from ..dispatch.symbols.numbers import traced_functions
+from ..dispatch.symbols.real_types import real_types
 from .copies import attributes_stay
 from .exchange import BOOKKEEPING, DICTS, Exchange, Record, is_number, is_plain
 from .host_calls import module_names, real_ids, refused_calls
@@ -257,7 +258,7 @@ class _Tracer(Exchange):
             raise NewState(str(at[1]))
         blank: Any = {k: None for k, _ in items} if isinstance(new, dict) else [None] * len(items)
         if isinstance(new, tuple):
-            blank = tuple(blank)
+            blank = type(new)(*blank) if hasattr(new, "_fields") else tuple(blank)
         self.result.writes.append(PlainWrite(at[0], at[1], at[2], blank))
         for key, value in items:
             if value is not None:
@@ -410,6 +411,7 @@ def _trace_step(tracer: _Tracer, step: Callable[[Any], None]) -> OptimizerTrace:
         tracer.active(),
         _compiling(tracer.capturable),
         traced_functions(names),
+        real_types(names),
         refused_calls(tracer.where, names),
         real_ids(tracer.real),
         without_hooks(),

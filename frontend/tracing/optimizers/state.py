@@ -82,7 +82,8 @@ def _copy(
     if isinstance(value, torch.Tensor):
         return value.detach().to(device, copy=fresh) if fills is None else fills.value_of(value)
     if isinstance(value, (list, tuple)):
-        return type(value)([_copy(v, device, fresh, fills) for v in value])
+        items = [_copy(v, device, fresh, fills) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
         return {k: _copy(v, device, fresh, fills) for k, v in value.items()}
     return value

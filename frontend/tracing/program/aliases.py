@@ -17,9 +17,9 @@ import torch
 from gflow.dialects.records import record
 from gflow.dialects.types import row_major_strides
 from gflow.errors import GraphTraceError
+from gflow.runtime.tensors import overlap
 
 from ..data.values import ResultView, TraceInput, TraceValue
-from .shared import overlap
 
 _views: Any = torch._C._functionalization
 #: view ops that change elements without changing memory

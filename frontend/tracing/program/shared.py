@@ -6,10 +6,11 @@ traced as views of the one that contains the others, so an update of one changes
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+
+from gflow.runtime.tensors import overlap, span, storage_of
 
 
 class Shared(Exception):
@@ -19,62 +20,6 @@ class Shared(Exception):
     def __init__(self, storages: set[int]) -> None:
         super().__init__("shared memory")
         self.storages = storages
-
-
-def storage_of(tensor: torch.Tensor) -> int:
-    """The address of a tensor's storage; 0 for one without memory."""
-    return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
-
-
-def span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The address of a tensor's first byte, and the one after its last byte."""
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
-    begin = tensor.data_ptr()
-    return begin, begin + (reach + 1) * tensor.element_size()
-
-
-def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors may share elements.
-
-    The columns of one matrix, for example, interleave and share none: two tensors are disjoint if they are disjoint
-    modulo one of their strides.
-    """
-    if not (a.numel() and b.numel()):
-        return False
-    (begin, end), (other, last) = span(a), span(b)
-    if begin >= last or other >= end:
-        return False
-    steps = [
-        [(s * t.element_size(), n) for s, n in zip(t.stride(), t.shape) if n != 1] for t in (a, b)
-    ]
-    for modulus in {s for own in steps for s, _ in own if s}:
-        widths = [
-            sum(s * (n - 1) for s, n in own if s % modulus) + t.element_size()
-            for own, t in zip(steps, (a, b))
-        ]
-        behind = (other - begin) % modulus  # the distance from a's first byte to the next of b's
-        if widths[0] <= behind and behind + widths[1] <= modulus:
-            return False
-        if a.element_size() == b.element_size():
-            mine = _places(steps[0], 0, modulus)
-            if mine and mine.isdisjoint(_places(steps[1], behind, modulus) or mine):
-                return behind % a.element_size() != 0
-    return True
-
-
-#: up to how many elements of a tensor, modulo a stride, are compared one by one
-_COMPARED = 1024
-
-
-def _places(steps: Sequence[tuple[int, int]], start: int, modulus: int) -> set[int]:
-    """The addresses of elements, modulo a number of bytes; empty if there are too many."""
-    inner = [(s, n) for s, n in steps if s % modulus]
-    if math.prod(n for _, n in inner) > _COMPARED:
-        return set()
-    found = {start}
-    for stride, size in inner:
-        found = {(p + i * stride) % modulus for p in found for i in range(size)}
-    return found
 
 
 def base_of(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tensor:

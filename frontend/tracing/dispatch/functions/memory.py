@@ -71,9 +71,11 @@ def _strided(place: int) -> Handler:
         given = kwargs.get("storage_offset") is not None or any(
             a is not None for a in args[place : place + 1]
         )
-        known = mode.argument_of(args[0]) if given and args else None
+        known = mode.argument_of(args[0]) if args else None
         if known is not None:
             entry = mode.recorder.inputs[known.index]
+            entry.by_memory = entry.role == "input"
+        if known is not None and given:
             if known.real.storage_offset():
                 raise GraphTraceError(
                     f"{where}: {func.__name__}() with storage_offset counts from where the memory begins that "

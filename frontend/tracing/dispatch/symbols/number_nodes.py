@@ -200,9 +200,12 @@ class Number(_Node):
         return result
 
     def shown(self) -> Any:
-        """The value for conversion to text, with a guard if it depends on an argument of the call, since code may
-        branch on the text."""
-        return self.concrete() if self.of_call else self.hint
+        """The value for conversion to text, with a guard, since code may branch on the text.
+
+        Raises:
+            StateBranch: the value is read from a tensor.
+        """
+        return self.concrete()
 
     def has_hint(self) -> bool:
         """Whether it has a value in this trace; not if it is read from a tensor."""

@@ -144,10 +144,12 @@ def _check_no_size(x: Any) -> None:
 def _binary(name: str, a: Any, b: Any) -> Any:
     _check_no_size(a)
     _check_no_size(b)
+    function, func = _BINARY[name]
     for x in (a, b):
+        if isinstance(x, complex):
+            return function(*(x if (n := number_of(x)) is None else n.concrete() for x in (a, b)))
         if number_of(x) is None and not isinstance(x, (int, float)):
             return NotImplemented
-    function, func = _BINARY[name]
     integer = name not in _ALWAYS_FLOAT and is_int(a) and is_int(b)
     if name in _OF_INTEGERS and not integer:
         return NotImplemented
@@ -261,9 +263,12 @@ class _Arithmetic:
         return self
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **words: Any) -> Any:
-        """The result of NumPy's functions: those with an equivalent in `math` or `operator` are recorded."""
-        if method != "__call__" or words:
-            return NotImplemented
+        """The result of NumPy's functions: those of Python's numbers with an equivalent in `math` or `operator` are
+        recorded, others get the values."""
+        plain = all(number_of(x) is not None or isinstance(x, (int, float)) for x in inputs)
+        if not plain or method != "__call__" or words:
+            values = [x if (n := number_of(x)) is None else n.concrete() for x in inputs]
+            return getattr(ufunc, method)(*values, **words)
         name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
         if len(inputs) == 2 and name in _BINARY:
             return _binary(name, *inputs)
@@ -271,7 +276,7 @@ class _Arithmetic:
             return _apply(_HOST[name], _MATH[name], inputs, False)
         if len(inputs) == 2 and name in _COMPARE:
             return _compare(name, *inputs)
-        return NotImplemented
+        return ufunc(*(x if (n := number_of(x)) is None else n.concrete() for x in inputs))
 
     def __sym_float__(self) -> Any:
         return _binary("mul", self, 1.0) if self.node.is_integer else self
@@ -286,7 +291,9 @@ class _Arithmetic:
 def _install() -> None:
     for name in _BINARY:
 
-        def forward(self: Any, other: Any, name: str = name) -> Any:
+        def forward(self: Any, other: Any, *modulus: int, name: str = name) -> Any:
+            if modulus:  # pow(n, 2, 5)
+                return pow(self.node.concrete(), operator.index(other), *modulus)
             return _binary(name, self, other)
 
         def reverse(self: Any, other: Any, name: str = name) -> Any:

@@ -320,17 +320,23 @@ def _chooses_kernel() -> bool:
 
 @contextlib.contextmanager
 def text_of_sizes() -> Iterator[None]:
-    """Within, conversion of a size to text by the code of the author or of a layer (`str(n)`, an f-string) uses the
-    number, so it is an error if it differs between sizes of the range, as `int(n)` is. PyTorch's and gflow's own
-    messages have the symbol's name."""
+    """Within, conversion of a size to text by the code of the author or of a layer (`str(n)`, an f-string), and
+    `round(n, -1)`, use the number, so it is an error if it differs between sizes of the range, as `int(n)` is.
+    PyTorch's and gflow's own messages have the symbol's name."""
     with replaced(
+        (torch.SymInt, "__round__", here_only(torch.SymInt.__round__, _rounded)),
         *(
             (kind, name, here_only(getattr(kind, name), partial(_text, getattr(kind, name), value)))
-            for kind, value in ((torch.SymInt, int), (torch.SymFloat, float))
+            for kind, value in ((torch.SymInt, int), (torch.SymFloat, float), (torch.SymBool, bool))
             for name in ("__repr__", "__format__")
-        )
+        ),
     ):
         yield
+
+
+def _rounded(number: torch.SymInt, digits: int | None = None) -> Any:
+    """A size rounded to tens, hundreds, ..., which PyTorch's `__round__` leaves as it is."""
+    return number if digits is None or digits >= 0 else round(int(number), digits)
 
 
 def _text(original: Callable[..., str], kind: type, number: Any, *spec: str) -> str:

@@ -1,0 +1,141 @@
+"""`type()` and `isinstance()` of values that represent others while a graph is traced.
+
+A dynamic size is a `torch.SymInt`, a number of the call a subclass of one, and an optimizer's dict a mirror. Code that
+asks for their types (`isinstance(n, int)`, `type(n) is int`) gets those of an eager call. The names are replaced in the
+globals of the modules that ask: user modules, installed libraries, and PyTorch's layers.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ...context.location import owner_of
+
+#: PyTorch's symbolic numbers → a number of the type that they have in an eager call
+_NUMBERS: dict[type, int | float] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}
+#: libraries that PyTorch computes symbolic sizes with
+_SYMBOLIC = ("sympy", "mpmath")
+
+
+def _example(value: object) -> int | float | None:
+    """A number of the type that a symbolic number has in an eager call; None for other values."""
+    return next((n for kind, n in _NUMBERS.items() if issubclass(type(value), kind)), None)
+
+
+def _type_of(value: object) -> type:
+    """The type that a value has in an eager call. Classes of gflow that represent others have `stands_for`."""
+    kind = type(value)
+    if (number := _example(value)) is not None:
+        return type(number)
+    if kind.__module__.startswith("gflow.") and hasattr(kind, "stands_for"):
+        return value.stands_for  # type: ignore[attr-defined, no-any-return]
+    return kind
+
+
+class _Type:
+    """Replaces `type`. A class whose type is `type` itself gets this object, so that `type(C) is type` holds."""
+
+    def __init__(self, applies: Callable[[], bool]) -> None:
+        self._applies = applies
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) != 1 or kwargs or not self._applies():
+            return type(*args, **kwargs)
+        kind = _type_of(args[0])
+        return self if kind is type else kind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(type, name)
+
+    def __getitem__(self, item: Any) -> Any:
+        return type[item]
+
+    def __instancecheck__(self, value: object) -> bool:
+        return isinstance(value, type)
+
+    def __subclasscheck__(self, kind: type) -> bool:
+        return issubclass(kind, type)
+
+    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
+        return (type,)
+
+    def __or__(self, other: Any) -> Any:
+        return type | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | type
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is type
+
+    def __hash__(self) -> int:
+        return hash(type)
+
+
+@contextlib.contextmanager
+def real_types(importers: Iterable[dict[str, Any]] = ()) -> Iterator[None]:
+    """While active, `type` and `isinstance` give this thread's code the types of an eager call.
+
+    importers: globals of more modules, or of functions, whose code may ask.
+    """
+    owner, over = threading.get_ident(), False
+
+    def applies() -> bool:
+        return not over and threading.get_ident() == owner
+
+    def instance(value: object, kinds: Any, /) -> bool:
+        if isinstance(value, kinds):
+            return True
+        number = _example(value) if applies() else None
+        return number is not None and isinstance(number, kinds)
+
+    stand_ins = {"type": _Type(applies), "isinstance": instance}
+    places = [*{id(names): names for names in (*_asking(), *importers)}.values()]
+    try:
+        for names in places:
+            for name, stand_in in stand_ins.items():
+                names.setdefault(name, stand_in)
+        yield
+    finally:
+        over = True
+        for _ in range(2):  # repeated, since an interrupt may end the first attempt
+            for names in places:
+                for name, stand_in in stand_ins.items():
+                    if names.get(name) is stand_in:
+                        del names[name]
+
+
+def _asking() -> Iterator[dict[str, Any]]:
+    """The globals of the modules whose code may ask for types."""
+    for name, module in list(sys.modules.items()):
+        known = _ASKING.get(name)
+        if known is None or known[0]() is not module:
+            if not isinstance(module, ModuleType):
+                continue
+            known = _ASKING[name] = (weakref.ref(module), _may_ask(name, module))
+        if known[1]:
+            yield vars(module)
+
+
+#: names in sys.modules → the module, and whether its code may ask for types
+_ASKING: dict[str, tuple[weakref.ref[ModuleType], bool]] = {}
+
+
+def _may_ask(name: str, module: ModuleType) -> bool:
+    if name.startswith("torch.nn."):
+        return True
+    if module is builtins or name.partition(".")[0] in _SYMBOLIC:
+        return False
+    file = vars(module).get("__file__")
+    if not isinstance(file, str):
+        return name == "__main__"
+    return file.endswith(".py") and owner_of(file) == "user"
