@@ -26,7 +26,7 @@ from examples.mobilenet_v2 import MobileNetV2
 from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
 from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
 from gflow.compiler.ir.cost import cost_of, seconds
-from gflow.compiler.passes.recomputation.problem import Problem, read_problem
+from gflow.compiler.passes.recomputation.problem import read_problem
 from gflow.compiler.passes.recomputation.statistics import store_statistics
 from gflow.compiler.targets import DEVICES, parse_target
 from gflow.dialects.dialect import make_context
@@ -127,12 +127,13 @@ def _compiled(text: str, budget: int = 0) -> tuple[float, int]:
     return predicted, ir.IntegerAttr(_function(module).attributes["gflow.arena_size"]).value
 
 
-def _problem(text: str) -> Problem:
+def _scheduled(text: str) -> ir.Module:
+    """The program that the search reads."""
     pipeline = pipeline_for("cpu", PipelineOptions(recomputation_time=0.0))
     module = ir.Module.parse(text)
     run_pipeline(module, pipeline.partition(",gflow-materialize")[0] + "))")
     store_statistics(_function(module))
-    return read_problem(_function(module), "cpu", parse_target("cpu"))
+    return module
 
 
 def _least(text: str) -> int:
@@ -154,7 +155,8 @@ def measure(name: str, limit_s: float) -> dict[str, Any]:
         plain, whole = _compiled(text)
         marked, marked_arena = _compiled(by_hand)
         least = _least(text)
-        problem = _problem(text)
+        scheduled = _scheduled(text)
+        problem = read_problem(_function(scheduled), "cpu", parse_target("cpu"))
         kernels = sum(bool(made) for made in problem.makes)
         print(f"{name}: {kernels} kernels, {whole / 1e6:.1f} MB, least {least / 1e6:.1f} MB")
         rows = []

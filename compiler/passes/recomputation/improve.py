@@ -23,6 +23,9 @@ from .replay import Ends, NotPossible, Replay, replay
 #: the neighbourhoods that are tried: so many divided by the number of ops, between a least and a most number
 _NEIGHBOURHOODS, _LEAST, _MOST = 20000, 8, 40
 
+#: how often as many neighbourhoods are tried while no choice meets the limit
+_PATIENCE = 2
+
 #: the draws of values that change sides, for each neighbourhood, and how many values do
 _FLIPS, _FLIPPED = 6, (1, 1, 2, 3)
 
@@ -47,16 +50,28 @@ def search(problem: Problem, limit: int, known: Iterable[Choice] = ()) -> Choice
     starts = [choice.ends for choice in known] or starts_at_boundaries(problem, whole)
     found += [_kept_where_possible(problem, limit, grow(problem, limit, s, whole)) for s in starts]
     best = min(found, key=lambda choice: _rank(choice, limit))
+    return improve(problem, limit, best, whole, _PATIENCE)
+
+
+def improve(problem: Problem, limit: int, best: Choice, whole: Replay, patience: int = 0) -> Choice:
+    """The best choice that is found in neighbourhoods of the best one so far.
+
+    Args:
+        problem: the data of the function.
+        limit: bytes.
+        best: the choice to start from.
+        whole: the replay without a choice.
+        patience: how often as many neighbourhoods are tried again while no choice meets the limit. They also are after
+            the first choice that does.
+    """
     count = min(max(_NEIGHBOURHOODS // max(len(problem.reads), 1), _LEAST), _MOST)
-    return improve(problem, limit, best, count, whole)
-
-
-def improve(problem: Problem, limit: int, best: Choice, count: int, whole: Replay) -> Choice:
-    """The best choice that `count` neighbourhoods of the best one so far give. whole: the replay without a choice."""
     draw = random.Random(0)
     ends = {v: gap[0] for v in range(len(problem.size)) if (gap := gap_of(problem, v))}
     ends = ends_of_forward(problem, whole) | ends
-    for _ in range(count):
+    left = count
+    while left:
+        left -= 1
+        fits = best.result.peak <= limit
         for _ in range(_FLIPS):
             flipped = _flip(problem, best, ends, draw)
             best = min(best, flipped, key=lambda choice: _rank(choice, limit))
@@ -72,6 +87,10 @@ def improve(problem: Problem, limit: int, best: Choice, count: int, whole: Repla
         start = {v: t for v, t in best.ends.items() if v not in again}
         found = _kept_where_possible(problem, limit, grow(problem, limit, start, whole))
         best = min(best, found, key=lambda choice: _rank(choice, limit))
+        if best.result.peak <= limit and not fits:
+            left, patience = count, 0
+        elif not left and patience and best.result.peak > limit:
+            left, patience = count, patience - 1
     return best
 
 
