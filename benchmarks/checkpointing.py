@@ -1,12 +1,14 @@
 """Memory and time of a GPT-2-style decoder's training step, with activations computed again.
 
     python -m benchmarks.checkpointing [--layers 12] [--rounds 5] [--points memory,time] [--json FILE] [--predict]
+    python -m benchmarks.checkpointing --optimum [--models decoder,unet] [--seconds 60] [--json FILE]
 
 Rows: everything kept; every block marked (`activation_checkpointing`); a memory budget equal to the
 marked program's arena (same memory); the smallest budget whose predicted extra time is no more than
 the marked program's (same time). Activation memory is what lives in the arena where the backward
 begins: buffers made before the first op that belongs to the backward alone, and read at it or
 later. Times are medians over rounds in which all programs take turns. `--predict` leaves them out.
+`--optimum` compares predicted times of several models with proven bounds (`recomputation_optimum.py`).
 """
 
 from __future__ import annotations
@@ -26,12 +28,18 @@ from torch.nn import functional as F
 
 import gflow as flow
 from benchmarks.harness import machine
+from benchmarks.recomputation_optimum import MODELS, measure
 from benchmarks.workloads.networks import Decoder
 from gflow.compiler.ir.cost import cost_of, seconds
 from gflow.compiler.memory.liveness import lives_of
 from gflow.compiler.targets import DEVICES
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
+
+#: numbers of the decoder and of the measurement
+_SHAPE = {
+    "layers": 12, "width": 256, "vocabulary": 4096, "context": 128, "batch": 8, "rounds": 5,
+}  # fmt: skip
 
 
 class Training(flow.nn.Graph):
@@ -111,17 +119,28 @@ def same_time(args: argparse.Namespace, marked: dict[str, Any], plain: dict[str,
     return int(1.02 * high)  # kernels' scratch, and what does not fit together
 
 
+def _store(path: Path, found: dict[str, Any]) -> None:
+    """Replace results of the same kind in a file of results."""
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**stored, **found}, indent=1) + "\n")
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpointing")
-    for name, value in (
-        ("layers", 12), ("width", 256), ("vocabulary", 4096), ("context", 128), ("batch", 8),
-        ("rounds", 5),
-    ):  # fmt: skip
+    for name, value in _SHAPE.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--points", default="memory,time", help="budgets to try")
     parser.add_argument("--predict", action="store_true")
+    parser.add_argument("--optimum", action="store_true", help="compare with proven bounds")
+    parser.add_argument("--models", default=",".join(MODELS), help="for --optimum")
+    parser.add_argument("--seconds", type=float, default=60, help="the solver's limit, for each")
     args = parser.parse_args(argv)
+    if args.optimum:
+        found = {name: measure(name, args.seconds) for name in args.models.split(",")}
+        if args.json:
+            _store(args.json, {"optimum": found})
+        return 0
     rows: dict[str, dict[str, Any]] = {}
     graphs: dict[str, Any] = {}
 
@@ -168,9 +187,8 @@ def main(argv: list[str]) -> int:
             text += f", measured +{row['measured_more']:.1%} ({row['step_s']:.3f} s)"
         print(f"{name}: {text}")
     if args.json:
-        shape = {k: v for k, v in vars(args).items() if k not in ("json", "plain", "predict")}
-        result = {"machine": machine.describe(), "decoder": shape, "rows": rows}
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+        shape = {k: v for k, v in vars(args).items() if k in _SHAPE}
+        _store(args.json, {"machine": machine.describe(), "decoder": shape, "rows": rows})
     return 0
 
 

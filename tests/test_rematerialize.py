@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import random
 import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,13 +17,17 @@ from random_ir import LARGE, random_args, random_module
 from test_checkpointing import Attention, Block, ConvBlock, Training, sequence, train
 
 import gflow as flow
+from benchmarks.recomputation_bound import lower_bound
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
-from gflow.compiler.driver.pipelines import PipelineOptions
+from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
+from gflow.compiler.ir.cost import cost_of, seconds
 from gflow.compiler.memory.liveness import lives_of
-from gflow.compiler.passes.recomputation.choose import choose
+from gflow.compiler.passes.recomputation.choose import choose, gap_of
+from gflow.compiler.passes.recomputation.improve import search
 from gflow.compiler.passes.recomputation.problem import read_problem
 from gflow.compiler.passes.recomputation.replay import replay
+from gflow.compiler.targets import DEVICES
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.errors import GraphError
@@ -146,6 +152,27 @@ def test_marks_and_a_budget_together() -> None:
     assert "optimization_barrier" in got.ir(generic=True)
 
 
+def test_marks_by_hand_are_not_better() -> None:
+    """With the memory of a step whose blocks are all marked, a budget takes no more predicted time."""
+    make, shape = MODELS["attention"]
+    by_hand = Training(make(), lambda m: [*m])
+    by_hand(torch.randn(shape))
+    programs: list[tuple[float, int]] = []
+    for text in (by_hand.ir("traced", generic=True), traced("attention")):
+        most = programs[0][1] if programs else 0
+        with CONTEXT:
+            module = ir.Module.parse(text)
+            options = PipelineOptions(memory_budget=most, recomputation_time=0.0)
+            front, _, rest = pipeline_for("cpu", options).partition(",gflow-materialize")
+            run_pipeline(module, f"{front}))")
+            ops = module.body.operations[0].operation.regions[0].blocks[0].operations
+            time = sum(seconds(cost_of(op.operation), DEVICES["cpu"]) for op in ops)
+            run_pipeline(module, f"builtin.module(func.func(gflow-materialize{rest}")
+        programs.append((time, number(module, "gflow.arena_size")))
+    assert programs[1][0] <= programs[0][0]
+    assert programs[1][1] <= programs[0][1]
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(seed: int) -> None:
     """Whatever is recomputed: the program gives the same results."""
@@ -163,10 +190,72 @@ def test_random_programs(seed: int) -> None:
         least = choose(problem, 0).result.peak
         if least > 0.7 * peak:
             return
-        budget(module, "fraction=0.85")
+        budget(module, "fraction=0.85 fuse={}")
         assert module.operation.verify()
         for a, b in zip(want, run_module(module, args), strict=True):
             torch.testing.assert_close(b, a, equal_nan=True)
+
+
+def random_step(seed: int, forward: int) -> str:
+    """A random DAG of products and elementwise ops, and a way back that reads its values from the last to the first."""
+    rng = random.Random(seed)
+    shape, wide = "tensor<64x64xf32>", "tensor<64x192xf32>"
+    lines, values = [], [("%x", shape)]
+
+    def add(op: str, operands: list[str], types: list[str], result: str) -> str:
+        name = f"%v{len(lines)}"
+        lines.append(
+            f'{name} = "gflow.{op}"({", ".join(operands)}) : ({", ".join(types)}) -> {result}'
+        )
+        return name
+
+    for _ in range(forward):
+        a, kind = values[-1] if rng.random() < 0.7 else rng.choice(values)
+        if rng.random() < 0.5:
+            new = add(rng.choice(["tanh", "exp"]), [a], [kind], kind), kind
+        else:
+            w, result = ("%u", wide) if kind == shape and rng.random() < 0.4 else ("%w", shape)
+            if kind == wide:
+                w, result = "%d", shape
+            of = {"%u": "tensor<64x192xf32>", "%w": shape, "%d": "tensor<192x64xf32>"}[w]
+            new = add("matmul", [a, w], [kind, of], result), result
+        values.append(new)
+    gradient = "%g"
+    for a, kind in reversed(values[1:]):
+        if kind == wide:
+            a = add("matmul", [a, "%d"], [wide, "tensor<192x64xf32>"], shape)
+        gradient = add("mul", [gradient, a], [shape, shape], shape)
+        gradient = add("matmul", [gradient, "%w"], [shape, shape], shape)
+    arguments = f"%x: {shape}, %g: {shape}, %w: {shape}, %u: {wide}, %d: tensor<192x64xf32>"
+    body = "\n".join(lines)
+    return f"func.func @step({arguments}) -> {shape} {{\n{body}\nreturn {gradient} : {shape}\n}}"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_search_beside_all_choices(seed: int) -> None:
+    """The search finds the least time of all choices, and no bound of the solver is above it."""
+    with CONTEXT, ir.Location.unknown():
+        module = ir.Module.parse(random_step(seed, 9))
+        run_pipeline(module, "builtin.module(func.func(gflow-fuse,gflow-schedule))")
+        problem = read_problem(module.body.operations[0].operation.opview, "cpu")
+        whole = replay(problem, {}).peak
+        gaps = {v: g[0] for v in range(len(problem.size)) if (g := gap_of(problem, v)) is not None}
+        assert 3 <= len(gaps) <= 9
+        every = []
+        for chosen in product((False, True), repeat=len(gaps)):
+            result = replay(problem, {v: t for (v, t), on in zip(gaps.items(), chosen) if on})
+            every.append((result.peak, result.seconds))
+        least = min(peak for peak, _ in every)
+        assert least < whole
+        for share in (0.0, 0.3, 0.6):
+            limit = int(least + share * (whole - least))
+            optimum = min(time for peak, time in every if peak <= limit)
+            found = search(problem, limit).result
+            assert found.peak <= limit
+            assert found.seconds <= optimum * (1 + 1e-9)
+            bound = lower_bound(problem, limit, intervals=100)
+            assert bound.seconds <= found.seconds * (1 + 1e-6)
+            assert bound.seconds >= 0.0
 
 
 @pytest.mark.parametrize("name", MODELS)

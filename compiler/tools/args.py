@@ -191,7 +191,10 @@ def parse_args(argv: list[str]) -> Options:
         elif name in known_flags:
             _set(options, known_flags[name], name, given, rest)
         elif is_pass(name):
-            braces = f"{{{given.strip().removeprefix('{').removesuffix('}')}}}" if given else ""
+            inner = given.strip() if given else ""
+            if inner.startswith("{"):
+                inner = inner.removeprefix("{").removesuffix("}")
+            braces = f"{{{inner}}}" if given else ""
             options.passes.append(name + braces)
         else:
             known = [f"--{flag}" for flag in [*known_flags, *pass_names()]]

@@ -73,6 +73,7 @@ def option_lines(declared: Pass) -> list[tuple[str, str]]:
     lines = []
     for item in dataclasses.fields(declared.options):
         kind = str(item.type).replace("tuple[", "list of ").replace(", ...]", "")
+        kind = item.metadata.get("value", kind)
         default = item.default
         if isinstance(default, bool):
             default = str(default).lower()

@@ -9,12 +9,12 @@ values at every boundary, at every second one, every fourth, …, and recomputes
 from __future__ import annotations
 
 from .problem import Problem
-from .replay import Ends, replay
+from .replay import Ends, Replay
 
 
-def starts_at_boundaries(problem: Problem) -> list[Ends]:
-    """Choices that recompute everything between boundaries; most boundaries first."""
-    ends = _ends_of_forward(problem)
+def starts_at_boundaries(problem: Problem, whole: Replay) -> list[Ends]:
+    """Choices that recompute all between boundaries; most boundaries first. whole: the replay without a choice."""
+    ends = ends_of_forward(problem, whole)
     found = boundaries(problem, ends)
     starts = []
     step = 1
@@ -25,10 +25,9 @@ def starts_at_boundaries(problem: Problem) -> list[Ends]:
     return starts
 
 
-def _ends_of_forward(problem: Problem) -> Ends:
+def ends_of_forward(problem: Problem, whole: Replay) -> Ends:
     """For each value that can be recomputed and is produced before the peak of live bytes, its last user until then."""
-    live = replay(problem, {}).live
-    top = int(live.argmax()) if live.size else 0
+    top = int(whole.live.argmax()) if whole.live.size else 0
     ends: Ends = {}
     for v, made in enumerate(problem.maker):
         if 0 <= made < top and problem.size[v] and problem.recipe(v) is not None:

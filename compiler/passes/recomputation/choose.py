@@ -136,7 +136,7 @@ class _Search:
         if not self.gaps:
             self.least = result.peak // self.negligible
             for v, size in enumerate(self.problem.size):
-                if size > self.least and (gap := _gap(self.problem, v)) is not None:
+                if size > self.least and (gap := gap_of(self.problem, v)) is not None:
                     self.gaps[v] = gap
         self.last, self.again, self.live = dict(result.last), dict(result.again), result.live.copy()
         self.spent = result.seconds
@@ -331,7 +331,7 @@ class _Search:
         for v, t in step.reads:
             if v not in self.ends:
                 self.extra.setdefault(v, []).append(t)
-                gap = _gap(self.problem, v, self.extra[v])
+                gap = gap_of(self.problem, v, self.extra[v])
                 if gap is not None and self.problem.size[v] > self.least:
                     self.gaps[v] = gap
             elif v in self.gaps and self.gaps[v][0] < t < self.gaps[v][1]:
@@ -372,7 +372,7 @@ class _Search:
         return taken
 
 
-def _gap(problem: Problem, value: int, extra: Sequence[int] = ()) -> tuple[int, int] | None:
+def gap_of(problem: Problem, value: int, extra: Sequence[int] = ()) -> tuple[int, int] | None:
     """The longest gap between two consecutive users of a value (or its producer and the first user); None: no gap.
 
     extra: additional users: recomputations.

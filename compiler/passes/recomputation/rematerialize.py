@@ -25,8 +25,12 @@ The pass works on fused kernels in their final order, in any function. It needs 
 copy of the function to check it. Only the results of a kernel that are needed are recomputed.
 
 A greedy search (`compiler/passes/recomputation/choose.py`) chooses values by the ratio of recomputation time, from the
-roofline of `device`, to the bytes freed where the budget is exceeded. Random numbers are reproduced exactly. Calls into
-PyTorch that draw random numbers are not repeated, and neither are ops whose operands have been overwritten.
+roofline of `device`, to the bytes freed where the budget is exceeded. Under a budget, a local search (`improve.py`)
+improves its choice. Random numbers are reproduced exactly. Calls into PyTorch that draw random numbers are not
+repeated, and neither are ops whose operands have been overwritten.
+
+With `fuse`, recomputed kernels are then fused with their readers (`fuse_again.py`), if that takes less predicted time
+and fits into the budget.
 
 Without a budget, `slowdown` limits the time instead: the pass searches for the fewest live bytes whose recomputations
 take at most this share of the predicted time of the function. Much of this is cheap: the result and the derivative of
@@ -63,7 +67,7 @@ from ..schedule import schedule
 from ..schedule.schedule import ScheduleOptions
 from .choose import Choice, choose, keep_again
 from .fuse_again import mark, unfuse
-from .improve import search
+from .improve import improve, search
 from .problem import RECOMPUTED, Problem, read_problem
 from .replay import replay
 from .rewrite import rewrite
@@ -106,13 +110,17 @@ class RematerializeOptions:
     fuse: FuseOptions | None = field(
         default=None,
         metadata={
+            "value": "options",
             "doc": "under a budget: fuse recomputed kernels with their readers by these options of gflow-fuse, where "
-            "that takes less time"
+            "that takes less time",
         },
     )
-    schedule: ScheduleOptions = field(
-        default_factory=ScheduleOptions,
-        metadata={"doc": "with `fuse`: the options of the gflow-schedule that follows"},
+    schedule: ScheduleOptions | None = field(
+        default=None,
+        metadata={
+            "value": "options",
+            "doc": "with `fuse`: the options of the gflow-schedule that follows it",
+        },
     )
 
 
@@ -160,20 +168,18 @@ def run(function: func.FuncOp, options: RematerializeOptions) -> None:
     target = target_of(options.scratch)
     problem = read_problem(function, options.device, target)
     found = _fit(function, problem, budget, options.scratch)
-    if found is None:
-        found = _smallest(function, problem, before, options.scratch)
-        if found[1] > budget:
-            raise BudgetError(
-                f"the memory budget of {budget} bytes cannot be met: the least that was found is "
-                f"{found[1]} bytes, and {before} bytes are needed without recomputation",
-                found[1],
-            )
-    choice, after = found
+    choice, after = found or _smallest(function, problem, before, options.scratch)
     rewrite(problem, choice.result)
     added = choice.result.seconds
     if options.fuse is not None:
         after, saved = _fuse_again(function, options, budget, after)
         added -= saved
+    if after > budget:
+        raise BudgetError(
+            f"the memory budget of {budget} bytes cannot be met: the least that was found is "
+            f"{after} bytes, and {before} bytes are needed without recomputation",
+            after,
+        )
     _report(function, budget, before, after, added)
 
 
@@ -229,8 +235,9 @@ def _smallest(
         best = min(best, choice, key=lambda c: c.result.peak)
         low, high = (low, middle) if choice.result.peak <= middle else (middle, high)
     found = best, _arena(function, scratch, problem, best)
+    whole = replay(problem, {})
     for _ in range(_DESCENTS):
-        lower = search(problem, int(best.result.peak * _DESCENT), [best])
+        lower = improve(problem, int(best.result.peak * _DESCENT), best, whole)
         if lower.result.peak >= best.result.peak:
             break
         best = lower
@@ -241,7 +248,7 @@ def _smallest(
 def _fuse_again(
     function: func.FuncOp, options: RematerializeOptions, budget: int, arena: int
 ) -> tuple[int, float]:
-    """Fuse recomputed kernels with their readers, if that takes less time and remains within the budget.
+    """Fuse recomputed kernels with their readers, if that takes less time within the budget, or less memory above it.
 
     Args:
         function: with recomputations.
@@ -256,11 +263,14 @@ def _fuse_again(
         unfuse(twin)
         with analyses_kept():  # a scope for the copy
             fuse.PASS.run(twin, options.fuse)
-            schedule.PASS.run(twin, options.schedule)
+            schedule.PASS.run(twin, options.schedule or ScheduleOptions())
         mark(twin)
         device = DEVICES[options.device]
         saved = _seconds(function, device) - _seconds(twin, device)
-        if saved <= 0 or (fused := _arena(twin, options.scratch)) > budget:
+        if saved <= 0 and arena <= budget:
+            return arena, 0.0
+        fused = _arena(twin, options.scratch)
+        if fused > max(budget, arena - 1):
             return arena, 0.0
         _take_body(function, twin)
         return fused, saved
