@@ -38,7 +38,7 @@ from .attention_text import (
 _LEAST = 2.0**-100
 #: with more channels, registers do not suffice for a second loop without masks in the gradient of keys
 _SPLIT = 128
-#: from this number of channels on, the forward requests the scores of the next block before the exponentials of this one
+#: from so many channels on, the forward requests the scores of the next block before the exponentials of this one
 _AHEAD = 128
 #: sizes that are multiples of this have no incomplete last block
 _BLOCK = 128
