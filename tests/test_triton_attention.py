@@ -9,14 +9,16 @@ import torch
 from ir_interpreter import DTYPES, run_module
 
 from gflow.compiler.driver.compile import CompileOptions, compile_module
-from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
+from gflow.compiler.emit.triton.toolchain.device_code import AROUND, add_device_code
 from gflow.compiler.kernel.selection.gpu.attention import configs
+from gflow.compiler.reports.sass.instructions import disassembled, parsed
 from gflow.compiler.targets import CUDA_ARCHS, Target, parse_target
 from gflow.dialects import builder
 from gflow.dialects.dialect import make_context
 from gflow.dialects.docs import _function
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import LaunchStep, Program
+from gflow.dialects.program.form import unpacked
 from gflow.runtime import Executable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 
@@ -90,6 +92,9 @@ CASES: dict[str, tuple[Any, ...]] = {
     "many channels, dropout, documents": (
         (1, 70, 1, 136), (1, 140, 1, 136), (1, 140, 1, 136), {**DROPOUT, "window": (60, 0)}, None, "ordered"
     ),
+    "many blocks": ((1, 256, 1, 128), (1, 256, 1, 128), (1, 256, 1, 128), {"scale": 0.05, "causal": True}, None),
+    "many whole blocks": ((1, 128, 1, 100), (1, 256, 1, 100), (1, 256, 1, 100), {**PLAIN, "scale": 0.05}, None),
+    "many blocks, ragged": ((1, 64, 1, 128), (1, 300, 1, 128), (1, 300, 1, 128), {**PLAIN, "scale": 0.05}, None),
     "documents": ((2, 160, 2, 16), (2, 160, 1, 16), (2, 160, 1, 16), PLAIN, None, "ordered"),
     "documents, sliding": ((2, 160, 1, 16), (2, 170, 1, 16), (2, 170, 1, 16), SLIDING, None, "ordered"),
     "documents in any order": ((1, 50, 1, 16), (1, 90, 1, 16), (1, 90, 1, 16), CAUSAL, None, "mixed"),
@@ -222,6 +227,24 @@ def test_every_device_gets_a_config(arch: int, channels: int) -> None:
             assert all(min(c.constants.values()) >= 16 for c in found)
     if channels > 128:
         assert configs("attention_value_grad", "bf16", sizes, Target("cuda", arch))
+
+
+@pytest.mark.parametrize("attrs", [{"causal": True}, {"causal": False}], ids=str)
+def test_spills_are_around_loops(attrs: dict[str, Any]) -> None:
+    """The forward of 128 channels fills the registers of sm_90; addresses may be spilled, but not in its loops."""
+    types = [_type((2, 256, 4, 128), "bf16")] * 3
+    with make_context():
+        text = module_text("attention", types, {"scale": 0.125, **attrs})
+        program = compile_module(ir.Module.parse(text), CompileOptions(target="cuda:90"))
+    add_device_code(program)
+    (launch,) = [s for s in program.steps if isinstance(s, LaunchStep)]
+    code = program.device_code[f"{launch.kernel}/{launch.config}"]
+    assert launch.config == 0
+    assert code.spills <= AROUND["attention"]
+    found = parsed(disassembled(unpacked(code.image), encodings=True))
+    assert found.loops()
+    for first, last in found.loops():
+        assert not {i.kind for i in found.instructions[first : last + 1]} & {"STL", "LDL"}
 
 
 @pytest.mark.parametrize(

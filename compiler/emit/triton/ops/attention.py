@@ -36,9 +36,10 @@ from .attention_text import (
 
 #: scales of at least this can be part of exp2's multiply-add: they preserve the order of scores, and -inf
 _LEAST = 2.0**-100
-#: with more channels, registers do not suffice for a second loop without masks in the gradient of keys, and the forward
-#: has room for the scores of two blocks, since its blocks have few keys
+#: with more channels, registers do not suffice for a second loop without masks in the gradient of keys
 _SPLIT = 128
+#: from so many channels on, the forward requests the scores of the next block before the exponentials of this one
+_AHEAD = 128
 #: sizes that are multiples of this have no incomplete last block
 _BLOCK = 128
 
@@ -53,7 +54,10 @@ def attention(b: Builder, o: Op) -> None:
     call.extras()
     call.pointer("sums", sums)
     call.pointer("out", y)
-    ahead = call.q.dtype in HALVES and call.wide and b.target.has(MMA_SHARED)
+    # loops for windows and documents leave too few registers, except where blocks have few keys
+    room = call.channels > _AHEAD or not call.sizes["EDGES"]
+    able = call.q.dtype in HALVES and b.target.has(MMA_SHARED)
+    ahead = able and call.channels >= _AHEAD and room
     call.launch(
         "attention", REQUESTS.format(ahead) + FORWARD, "cdiv(rows, BLOCK_M) * batches * heads"
     )
@@ -131,7 +135,7 @@ class _Call:
         self.q, self.k, self.v = (b.body.types[self.operands[n]] for n in "qkv")
         self.constants: dict[str, int] = {}
         self.sizes = sizes_of(o, b.body)
-        self.wide = max(self.sizes["BLOCK_D"], self.sizes["BLOCK_DV"]) > _SPLIT
+        self.channels = max(self.sizes["BLOCK_D"], self.sizes["BLOCK_DV"])
 
     def pointer(self, name: str, value: int) -> None:
         self.p.pointer(name, self.b.body.types[value].dtype, self.b.place(value))
@@ -187,7 +191,7 @@ class _Call:
         self.constants |= {
             "D": channels, "DV": self.v.shape[3], "BLOCK_D": self.sizes["BLOCK_D"], "BLOCK_DV": self.sizes["BLOCK_DV"],
             "GROUP": heads // max(self.k.shape[2], 1), "BIAS": self.sizes["BIAS"],
-            "SPLIT": int(not self.wide),
+            "SPLIT": int(self.channels <= _SPLIT),
             "FOLD": int(attrs["scale"] > _LEAST and not self.sizes["BIAS"]),
             "DROPOUT": self.sizes["DROPOUT"], "WHOLE": int(self.k.shape[1] % 4 == 0),
             "EDGE_M": int(rows % _BLOCK != 0), "EDGE_N": int(self.k.shape[1] % _BLOCK != 0),

@@ -176,11 +176,18 @@ def attend(
     CHECK: tl.constexpr,
 ):
     """Positions lo … hi of k and v added to the result, to the largest score and to the sum of weights."""
-    early: tl.constexpr = AHEAD and q.shape[0] >= 128  # loops of smaller blocks have too few stages
+    # loops of smaller blocks have too few stages, and those with masks too few registers
+    masked: tl.constexpr = q.shape[1] == 128 and (LEFT or RIGHT or DOCS or CHECK)
+    early: tl.constexpr = AHEAD and q.shape[0] >= 128 and not masked
     following = 0.0
-    if early:  # of no block, if there is none: rows beyond the last one are not read
+    if early and q.shape[1] > 128:  # of no block, if there is none: rows beyond the last one are not read
         keys = rows_of(k, lo + tl.arange(0, BLOCK_N), k_t, columns, D, BLOCK_D, K_STEP, True)
         following = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
+    elif early:
+        following = tl.zeros([q.shape[0], BLOCK_N], tl.float32)
+        if lo < hi:  # in a block of its own, whose shared memory is free again in the loop
+            keys = rows_of(k, lo + tl.arange(0, BLOCK_N), k_t, columns, D, BLOCK_D, K_STEP, True)
+            following = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
     for start in tl.range(lo, hi, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
         if early:

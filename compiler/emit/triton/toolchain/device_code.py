@@ -21,6 +21,8 @@ from .compile import Job, Store, compile_kernels, key_of
 MORE = 3
 #: spilling up to so many bytes a thread is accepted: two numbers, kept around a loop
 FEW = 8
+#: the same of kernels whose spills were seen to be around their loops, by their names without the digest
+AROUND = {"attention": 32}
 
 #: gives the code of those kernels and configurations that compile, by `key_of`
 Compile = Callable[[Iterable[Job]], dict[str, DeviceCode]]
@@ -78,21 +80,21 @@ def avoid_spills(program: Program, kernels: Iterable[str], compiled: Compile) ->
     tried: dict[str, dict[int, DeviceCode]] = {}
     for name in set(kernels) & {s.kernel for _, s in launches}:
         code = program.device_code[key_of(name, 0)]
-        if badness(code, target):
+        if badness(code, target, few_of(name)):
             tried[name] = {0: code}
     for config in range(1, MORE + 1):
         jobs = [
             (program.triton[name], config)
             for name, found in tried.items()
             if config < len(program.triton[name].configs)
-            and all(badness(code, target) for code in found.values())
+            and all(badness(code, target, few_of(name)) for code in found.values())
         ]
         found = compiled(jobs) if jobs else {}
         for kernel, _ in jobs:
             if key_of(kernel.name, config) in found:
                 tried[kernel.name][config] = found[key_of(kernel.name, config)]
     best = {
-        name: min((badness(code, target), c) for c, code in found.items())[1]
+        name: min((badness(code, target, few_of(name)), c) for c, code in found.items())[1]
         for name, found in tried.items()
     }
     for n, step in launches:
@@ -108,8 +110,13 @@ def avoid_spills(program: Program, kernels: Iterable[str], compiled: Compile) ->
             program.device_code.pop(key_of(name, 0), None)
 
 
-def badness(code: DeviceCode, target: Target) -> float:
+def few_of(kernel: str) -> int:
+    """The bytes a thread of a kernel may spill."""
+    return AROUND.get(kernel.rpartition("_")[0], FEW)
+
+
+def badness(code: DeviceCode, target: Target, few: int) -> float:
     """The bytes that a thread spills, 0 if few; infinite if a block needs more shared memory than the device has."""
     if code.shared > target.device.shared_memory:
         return math.inf
-    return code.spills if code.spills > FEW else 0
+    return code.spills if code.spills > few else 0
