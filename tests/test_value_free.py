@@ -252,3 +252,74 @@ def test_quantized_tensors(quantize: Callable[[Tensor], Tensor]) -> None:
         assert torch.equal(
             run(lambda x: quantize(x).dequantize() + 1)(x), quantize(x).dequantize() + 1
         )
+
+
+ROWS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "alone": lambda x, i: x[i] * 2,
+    "from the end": lambda x, i: x[i - 4] * 2,
+    "among numbers": lambda x, i: x[1, i, ::2] * 2,
+    "of the last": lambda x, i: x[..., i - 1, None] * 2,
+    "two": lambda x, i: x[None, i, :, None, i - 1] * 2,
+    "int8": lambda x, i: x[:, i.to(torch.int8)] * 2,
+    "a row that is returned": lambda x, i: x[i].clone(),
+    "a view of a value": lambda x, i: (x * 2)[i],
+}
+UPDATES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "the tensor": lambda x, i: (y := x * 2, row := y[i], y.add_(1), row * 1)[-1],
+    "a part of it": lambda x, i: (y := x * 2, row := y[i], y[0].add_(1), row * 1)[-1],
+    "the argument": lambda x, i: (row := x[i], x.add_(1), row * 1)[-1],
+    "the row": lambda x, i: (y := x * 2, y[i].add_(1), y)[-1],
+    "nothing, but returns it": lambda x, i: x[i],
+    "nothing, but returns both": lambda x, i: (y := x * 2, y[i].view(-1)),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_by_a_value(name: str) -> None:
+    graph = Call(ROWS[name])
+    for i in (1, 2):
+        args = torch.randn(4, 3, 3, requires_grad=True), torch.tensor(i)
+        torch.testing.assert_close(graph(*args), _with_gradients(ROWS[name], *args))
+    assert len(graph.explain_recompiles()) == 1
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_rows_that_share_memory_in_eager(name: str) -> None:
+    """A program copies the row."""
+    x, i = torch.randn(4, 3), torch.tensor(1)
+    compiled = flow.compile(UPDATES[name])
+    with pytest.raises(GraphTraceError, match=r"test_value_free.py:\d+: .*x\[i\] by a tensor i"):
+        flow.compile(UPDATES[name], fullgraph=True)(x.clone(), i)
+    torch.testing.assert_close(compiled(x.clone(), i), UPDATES[name](x.clone(), i))
+
+
+def test_a_row_out_of_range() -> None:
+    graph = Call(ROWS["alone"])
+    graph(torch.randn(4, 3), torch.tensor(3))
+    for i in (4, -5):
+        with pytest.raises(IndexError, match=rf"index {i} is out of bounds"):
+            graph(torch.randn(4, 3), torch.tensor(i))
+
+
+def test_a_trained_row() -> None:
+    class Step(nn.Graph):
+        def __init__(self, model: torch.nn.Embedding) -> None:
+            super().__init__()
+            self.model = model
+            self.add_optimizer(torch.optim.SGD(model.parameters(), 0.1))
+
+        def build(self, i: Tensor) -> Tensor:
+            loss = self.model.weight[i].square().sum()
+            loss.backward()
+            return loss
+
+    compiled, eager = torch.nn.Embedding(4, 3), torch.nn.Embedding(4, 3)
+    eager.load_state_dict(compiled.state_dict())
+    graph, optimizer = Step(compiled), torch.optim.SGD(eager.parameters(), 0.1)
+    for i in (1, 3):
+        loss = eager.weight[torch.tensor(i)].square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        torch.testing.assert_close(graph(torch.tensor(i)), loss.detach())
+    torch.testing.assert_close(compiled.weight, eager.weight)

@@ -108,6 +108,36 @@ def check_arrays(tracing: TracedInputs) -> None:
             )
 
 
+def check_selected(tracing: TracedInputs, results: Sequence[torch.Tensor]) -> None:
+    """Check that nothing depends on memory that `x[i]` by a tensor i shares with x in eager.
+
+    Raises:
+        GraphTraceError: one of the two is updated; or x[i] is a result, and x is an argument, a parameter or a result
+            too.
+    """
+    rewrites = tracing.rewrites
+    outside = {
+        s.wrapper.untyped_storage()._cdata for s in (*tracing.leaves, *rewrites.proxies.values())
+    }
+    returned = [r.untyped_storage()._cdata for r in results]
+    for tensor, row, begin, place in rewrites.selected:
+        with tracing.recorder.fake_mode, tracing.recorder:
+            now = tuple(tracing.recorder.value_of(unwrap(t)) for t in (tensor, row))
+        if now != begin:
+            raise GraphTraceError(
+                f"{describe(place)}: x[i] by a tensor i is a copy in a graph, a view in eager, and build() of "
+                f"{tracing.name} updates x or the view. Write x.index_select(0, i.reshape(1)), a copy in both, or pass "
+                "i as a Python number."
+            )
+        memory = tensor.untyped_storage()._cdata
+        shared = memory in outside or memory in returned
+        if shared and row.untyped_storage()._cdata in returned:
+            raise GraphTraceError(
+                f"{describe(place)}: build() of {tracing.name} returns x[i] by a tensor i, which is a view of x in "
+                "eager, and a copy in a graph. Return x[i].clone(), or pass i as a Python number."
+            )
+
+
 def check_hooks(tracing: TracedInputs) -> None:
     """Check that no hook of a gradient that `build()` registers on a tensor from outside stays after it.
 

@@ -25,7 +25,7 @@ from .dispatch.symbols.number_nodes import number_of
 from .program.aliases import result_views
 from .program.modules import is_traced
 from .reads.settings import is_iterator
-from .trace_checks import check_strides
+from .trace_checks import check_selected, check_strides
 from .traced_inputs import TracedInputs
 
 #: limits of the search for tensors in a result: depth of nesting, number of objects
@@ -76,6 +76,7 @@ def outputs_of(tracing: TracedInputs, trace: Trace) -> list[TraceOutput]:
                 "traced tensors inside, or one that can be read once. Return tensors, numbers, None, and lists, "
                 "tuples, named tuples, dataclasses, plain objects and dicts of them."
             )
+    check_selected(tracing, wrappers)
     tracing.results = wrappers
     if tracing.micro_batches == 1 and not tracing.recorder.meshes:
         trace.result_views = _result_views(tracing, wrappers)

@@ -70,6 +70,8 @@ class TensorProxies:
         self.ungraded: dict[int, Tensor] = {}
         #: arrays of NumPy, tensors that were made over their memory, the values of these then, and the lines
         self.arrays: list[tuple[weakref.ref[Any], Tensor, TraceValue, Any]] = []
+        #: tensors, rows of them selected by a value, the values of both then, and the lines
+        self.selected: list[tuple[Tensor, Tensor, tuple[TraceValue, TraceValue], Any]] = []
         #: handles of hooks of gradients of tensors from outside, the methods that made them, and the lines
         self.hooked: list[tuple[Any, str, Any]] = []
         #: id of a real tensor whose `requires_grad` was set → the tensor, its proxy, the line

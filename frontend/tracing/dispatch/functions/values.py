@@ -151,6 +151,47 @@ def _narrow(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[
     return func(words["input"], words["dim"], found, words["length"])
 
 
+def _get_item(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`x[i]` by an integer in a 0-d tensor, whose value PyTorch reads to give a view: a copy of that row. `selected`
+    notes both tensors for `check_selected`, since updates of one would reach the other."""
+    tensor, index = args
+    parts = [*index] if isinstance(index, tuple) else [index]
+    at = [n for n, part in enumerate(parts) if _is_position(part)]
+    others = [part for n, part in enumerate(parts) if n not in at]
+    if not at or mode.in_optimizer or not all(map(_is_basic, others)):
+        return func(*args, **kwargs)
+    for n in at:
+        parts[n] = slice(None)
+    found, dims = func(tensor, tuple(parts)), []
+    for n in at:
+        before, behind = (
+            [p for p in some if type(p) is not int] for some in (parts[:n], parts[n + 1 :])
+        )
+        dims.append(-1 - len(behind) if Ellipsis in before else len(before))
+        place = (index[n] if isinstance(index, tuple) else index).long().reshape(1)
+        whole = [None] * (dims[-1] % found.dim())
+        found = torch.ops.aten.index.Tensor(found, [*whole, place])
+    found = found.squeeze(dims)
+    with mode.recorder.fake_mode, mode.recorder:
+        now = mode.recorder.value_of(unwrap(tensor)), mode.recorder.value_of(unwrap(found))
+    mode.selected.append((tensor, found, now, mode.recorder.locator.here()))
+    return found
+
+
+def _is_position(part: Any) -> bool:
+    """Whether a part of an index is an integer in a traced 0-d tensor."""
+    if not isinstance(part, Tensor) or part.dim() or part.is_floating_point() or part.is_complex():
+        return False
+    known = getattr(unwrap(part), "constant", None) is not None
+    return not known and part.dtype not in (torch.bool, torch.uint8)
+
+
+def _is_basic(part: Any) -> bool:
+    if isinstance(part, slice):
+        return not any(isinstance(x, Tensor) for x in (part.start, part.stop, part.step))
+    return part is None or part is Ellipsis or type(part) is int
+
+
 def _repr(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     tensor = args[0]
     return f"<traced tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}>"
@@ -163,6 +204,7 @@ def _format(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 HANDLERS: dict[Any, Handler] = {
+    Tensor.__getitem__: _get_item,
     torch.tensor_split: _tensor_split,
     Tensor.tensor_split: _tensor_split,
     torch.narrow: _narrow,
