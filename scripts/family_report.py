@@ -217,7 +217,10 @@ def _other_rounding(
 
 
 def _error(mine: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The largest difference, relative to the largest element."""
+    """The largest difference, relative to the largest element. NaN in both is no difference: a layer may have
+    parameters that it neither fills nor reads."""
+    both = mine.isnan() & theirs.isnan()
+    mine, theirs = (x.masked_fill(both, 0.0) for x in (mine, theirs))
     if not theirs.numel():
         return 0.0
     return float((mine - theirs).abs().max()) / max(float(theirs.abs().max()), 1e-7)
@@ -230,6 +233,8 @@ def measure(family: Family) -> dict[str, Any]:
     torch.manual_seed(0)
     try:
         model, inputs = family.make()
+        if not any(p.requires_grad for p in model.parameters()):
+            return {"unbuilt": "no parameters to train"}
     except Exception as error:
         return {"unbuilt": f"{type(error).__name__}: {str(error)[:200]}"}
     start = {k: v.clone() for k, v in model.state_dict().items()}

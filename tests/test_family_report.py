@@ -32,6 +32,10 @@ def test_updates_that_rounding_does_not_explain_are_wrong() -> None:
     assert drawn == [0.01, 0.05]
     told = _trained_apart(_found(5.0), _found(0.0), others())
     assert told == "update of weight: relative error 5.0e+00 (by rounding alone 9.0e-01)"
+    nan = float("nan")
+    assert _trained_apart(_found(nan), _found(nan), iter(())) == ""
+    assert "nan" in _trained_apart(_found(nan), _found(0.0), others())
+    assert "nan" in _trained_apart(_found(0.0), _found(nan), others())
     assert "loss" in _trained_apart(_found(0.0, loss=1.01), _found(0.0), others())
 
 
