@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import numbers
 from typing import Any
@@ -372,6 +373,23 @@ def pair(n: Any) -> Any:
     return (n, 2) if isinstance(n, int) else n
 
 
+def matched(x: Tensor) -> Tensor:
+    match x.shape:
+        case (int(), 3):
+            return x * 2
+    return x * 3
+
+
+@functools.singledispatch
+def by_kind(n: Any) -> int:
+    return 3
+
+
+@by_kind.register
+def _(n: int) -> int:
+    return 2
+
+
 #: what asks for the type of a size
 TYPES: dict[str, Any] = {
     "isinstance": lambda x: x * (2 if isinstance(x.shape[0], int) else 3),
@@ -379,6 +397,11 @@ TYPES: dict[str, Any] = {
     "a quotient": lambda x: x * (2 if isinstance(x.numel() / 7, float) else 3),
     "an abstract class": lambda x: x * (2 if isinstance(x.size(0), numbers.Integral) else 3),
     "the exact type": lambda x: x * (2 if type(x.shape[0]) is int and type(x.shape[0] * 2) in (int, float) else 3),
+    "its class": lambda x: x * (2 if x.shape[0].__class__ is int else 3),
+    "match": matched,
+    "singledispatch": lambda x: x * by_kind(x.shape[0]),
+    "a comparison": lambda x: x * (2 if (x.shape[0] > 1) is True else 3) + [x.shape[0] == 1, True].index(True),
+    "a number of a comparison": lambda x: x * (1 + (x.shape[0] > 1)),
     "a table of types": lambda x: x * {int: 2, float: 3}.get(type(x.shape[0]), 5),
     "types of classes": lambda x: x * (2 if type(type(x.size(0))) is type and isinstance(type(x.size(0)), type) else 3),
     "a helper": lambda x: x.new_ones(pair(x.shape[0])).sum() * x,
@@ -396,7 +419,8 @@ def test_the_types_of_sizes_are_those_of_eager_calls(what: str) -> None:
         x = torch.randn(n, 3)
         torch.testing.assert_close(compiled(x), function(x))
     assert count(compiled) == (5 if what == "rounded" else 2)
-    assert not {"type", "isinstance"} & {*globals()}
+    assert "type" not in globals()
+    assert not {"__getattribute__", "__class__"} & {*vars(torch.SymInt)}
 
 
 def test_sizes_among_the_results_of_a_call_with_gradients_are_numbers() -> None:

@@ -93,11 +93,11 @@ class TracedInputs:
             with self.recorder, self.rewrites, contextlib.ExitStack() as with_sizes:
                 if self.request.call.dynamic is not None:
                     # only here: it loads all of PyTorch's symbolic shapes
-                    from .dispatch.symbols.size_env import text_of_sizes
+                    from .dispatch.symbols.size_protocol import sizes_as_numbers
 
                     # PyTorch's C++ decompositions need static sizes; its Python decompositions do not
                     with_sizes.enter_context(enable_python_dispatcher())
-                    with_sizes.enter_context(text_of_sizes())
+                    with_sizes.enter_context(sizes_as_numbers())
                 torch._enable_functionalization(reapply_views=True)
                 self.recorder.active = True
                 try:

@@ -1,8 +1,9 @@
-"""`type()` and `isinstance()` of values that represent others while a graph is traced.
+"""`type()` of values that represent others while a graph is traced.
 
 A dynamic size is a `torch.SymInt`, a number of the call a subclass of one, and an optimizer's dict a mirror. Code that
-asks for their types (`isinstance(n, int)`, `type(n) is int`) gets those of an eager call. The names are replaced in the
-globals of the modules that ask: user modules, installed libraries, and PyTorch's layers.
+asks for their types (`type(n) is int`) gets those of an eager call; `isinstance` asks for `__class__`, which they have
+themselves. The name is replaced in the globals of the modules that ask: user modules, installed libraries, and
+PyTorch's layers.
 """
 
 from __future__ import annotations
@@ -20,22 +21,18 @@ import torch
 
 from ...context.location import owner_of
 
-#: PyTorch's symbolic numbers → a number of the type that they have in an eager call
-_NUMBERS: dict[type, int | float] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}
+#: PyTorch's symbolic numbers → their types in an eager call
+_NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 #: libraries that PyTorch computes symbolic sizes with
 _SYMBOLIC = ("sympy", "mpmath")
-
-
-def _example(value: object) -> int | float | None:
-    """A number of the type that a symbolic number has in an eager call; None for other values."""
-    return next((n for kind, n in _NUMBERS.items() if issubclass(type(value), kind)), None)
 
 
 def _type_of(value: object) -> type:
     """The type that a value has in an eager call. Classes of gflow that represent others have `stands_for`."""
     kind = type(value)
-    if (number := _example(value)) is not None:
-        return type(number)
+    for symbolic, number in _NUMBERS.items():
+        if issubclass(kind, symbolic):
+            return number
     if kind.__module__.startswith("gflow.") and hasattr(kind, "stands_for"):
         return value.stands_for  # type: ignore[attr-defined, no-any-return]
     return kind
@@ -83,35 +80,23 @@ class _Type:
 
 @contextlib.contextmanager
 def real_types(importers: Iterable[dict[str, Any]] = ()) -> Iterator[None]:
-    """While active, `type` and `isinstance` give this thread's code the types of an eager call.
+    """While active, `type` gives this thread's code the types of an eager call.
 
     importers: globals of more modules, or of functions, whose code may ask.
     """
     owner, over = threading.get_ident(), False
-
-    def applies() -> bool:
-        return not over and threading.get_ident() == owner
-
-    def instance(value: object, kinds: Any, /) -> bool:
-        if isinstance(value, kinds):
-            return True
-        number = _example(value) if applies() else None
-        return number is not None and isinstance(number, kinds)
-
-    stand_ins = {"type": _Type(applies), "isinstance": instance}
+    stand_in: Any = _Type(lambda: not over and threading.get_ident() == owner)
     places = [*{id(names): names for names in (*_asking(), *importers)}.values()]
     try:
         for names in places:
-            for name, stand_in in stand_ins.items():
-                names.setdefault(name, stand_in)
+            names.setdefault("type", stand_in)
         yield
     finally:
         over = True
         for _ in range(2):  # repeated, since an interrupt may end the first attempt
             for names in places:
-                for name, stand_in in stand_ins.items():
-                    if names.get(name) is stand_in:
-                        del names[name]
+                if names.get("type") is stand_in:
+                    del names["type"]
 
 
 def _asking() -> Iterator[dict[str, Any]]:

@@ -7,10 +7,8 @@ gradient is divided by a count), the number is the result of an op: it is comput
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,6 @@ from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, PythonMod
 from gflow.dialects.extents import Coefficients
 from gflow.errors import GraphTraceError
 
-from ...context.threads import here_only, replaced
 from ...data.sizes import Domain, Fixed, Narrower, Size, SizeDecides
 from ...data.values import TraceValue
 from .number_nodes import Number
@@ -316,39 +313,6 @@ def _chooses_kernel() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
-
-
-@contextlib.contextmanager
-def text_of_sizes() -> Iterator[None]:
-    """Within, conversion of a size to text by the code of the author or of a layer (`str(n)`, an f-string), and
-    `round(n, -1)`, use the number, so it is an error if it differs between sizes of the range, as `int(n)` is.
-    PyTorch's and gflow's own messages have the symbol's name."""
-    with replaced(
-        (torch.SymInt, "__round__", here_only(torch.SymInt.__round__, _rounded)),
-        *(
-            (kind, name, here_only(getattr(kind, name), partial(_text, getattr(kind, name), value)))
-            for kind, value in ((torch.SymInt, int), (torch.SymFloat, float), (torch.SymBool, bool))
-            for name in ("__repr__", "__format__")
-        ),
-    ):
-        yield
-
-
-def _rounded(number: torch.SymInt, digits: int | None = None) -> Any:
-    """A size rounded to tens, hundreds, ..., which PyTorch's `__round__` leaves as it is."""
-    return number if digits is None or digits >= 0 else round(int(number), digits)
-
-
-def _text(original: Callable[..., str], kind: type, number: Any, *spec: str) -> str:
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename == here_only.__code__.co_filename:
-        frame = frame.f_back  # type: ignore[assignment]
-    file = frame.f_code.co_filename if frame is not None else ""
-    of_user = not file.startswith((_TORCH, _GFLOW)) or file.startswith(f"{_TORCH}/nn")
-    if not of_user or not isinstance(getattr(number.node, "shape_env", None), SizeEnv):
-        return original(number, *spec)
-    value = kind(number)
-    return format(value, *spec) if spec else repr(value)
 
 
 def _asked_by_user() -> bool:
