@@ -99,8 +99,9 @@ def same_time(args: argparse.Namespace, marked: dict[str, Any], plain: dict[str,
     """The smallest budget, to 2 %, that is predicted to take no longer than the marked program."""
     from gflow.compiler.driver.pass_manager import run_pipeline
     from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
-    from gflow.compiler.passes.recomputation.choose import choose
+    from gflow.compiler.passes.recomputation.improve import search
     from gflow.compiler.passes.recomputation.problem import read_problem
+    from gflow.compiler.targets import parse_target
 
     graph, _, _ = args.plain
     kept = PipelineOptions(recomputation_time=0.0)
@@ -109,14 +110,15 @@ def same_time(args: argparse.Namespace, marked: dict[str, Any], plain: dict[str,
     with make_context(), ir.Location.unknown():
         module = ir.Module.parse(graph.ir("traced", generic=True))
         run_pipeline(module, pipeline)
-        problem = read_problem(module.body.operations[0].operation.opview, "cpu")
+        function = module.body.operations[0].operation.opview
+        problem = read_problem(function, "cpu", parse_target("cpu"))
         low, high = 0, plain["arena"]
         while high - low > 0.02 * high:
             middle = (low + high) // 2
-            found = choose(problem, middle).result
+            found = search(problem, middle).result
             fits = found.peak <= middle and found.seconds <= allowed
             low, high = (low, middle) if fits else (middle, high)
-    return int(1.02 * high)  # kernels' scratch, and what does not fit together
+    return int(1.02 * high)  # what does not fit together without gaps
 
 
 def _store(path: Path, found: dict[str, Any]) -> None:
