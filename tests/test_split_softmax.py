@@ -16,8 +16,10 @@ import gflow
 from gflow.compiler import CompileOptions
 from gflow.compiler.driver.compile import compile_module
 from gflow.compiler.driver.pipelines import pipeline_for
+from gflow.compiler.emit.triton.accesses import accesses
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
+from gflow.runtime.cuda.fake import dry_run
 
 pytest.importorskip("triton")
 
@@ -110,6 +112,7 @@ def test_loss_and_gradients(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found, program = step(model, loss, x, y, PIPELINE)
     whole, before = step(model, loss, x, y, WITHOUT)
     assert program.ir.count('"gflow.scaled_matmul"') == 2
+    assert dry_run(program, accesses(program), calls=1).runs == 1
     assert "softmax_runs" not in before.ir
 
     def error(of: dict[str, Tensor], name: str) -> float:

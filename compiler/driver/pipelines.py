@@ -97,6 +97,8 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         if not target.gpu and host_level():
             passes.append("gflow-pack-weights")
         passes.append("gflow-freeze")
+    # it makes additions between a product and its softmax part of the product's kernel, too. Where tensor cores do not
+    # read shared memory, registers hold operands, and leave no room for scaled ones
     if target.gpu and target.has(MMA_SHARED) and options.fuse_add_to_output:
         passes.append("gflow-split-softmax")
     passes += [_fuse(options, target)]
