@@ -102,7 +102,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     **{
         f"least squares, {driver}": (
             lambda a, b, driver=driver: torch.linalg.lstsq(a, b, driver=driver).solution,
-            (torch.randn(2, 5, 3), torch.randn(2, 5, 2)),
+            (torch.randn(2, 5, 3).double(), torch.randn(2, 5, 2).double()),
         )
         for driver in (None, "gels", "gelsy")
     },

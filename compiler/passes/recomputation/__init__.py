@@ -3,6 +3,7 @@
 boundaries     starts of the search that recompute everything between boundaries of blocks
 checkpoint     recompute the values of marked module calls in the backward
 choose         the greedy search for values to recompute under a limit of live bytes, at the least cost
+fuse_again     fuse recomputed kernels with their readers, where that takes less time or memory
 improve        a local search from the greedy search's results, for a memory budget
 problem        the data of the search: producers, users, sizes, and the cost of recomputing a value
 rematerialize  recompute values where they are needed, until memory fits a budget

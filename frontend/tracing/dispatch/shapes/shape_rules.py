@@ -221,6 +221,8 @@ def _least_squares(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metada
     all matrices have full rank; those of the other drivers do not depend on values."""
     a, b = args[:2]
     driver = kwargs.get("driver") or ("gels" if a.device.type == "cuda" else "gelsy")
+    if a.ndim < 2:
+        return None
     batch, (m, n) = tuple(a.shape[:-2]), a.shape[-2:]
     if not all(isinstance(size, int) for size in (*a.shape, *b.shape)) or a.dtype != b.dtype:
         return None
@@ -253,6 +255,8 @@ def _least_squares(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metada
 
 def _alignments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
     """CTC loss with lengths that are Python numbers: losses, and the table of `log_alpha`."""
+    if len(args) < 4:
+        return None
     log_probs, targets, input_lengths, lengths, *_ = args
     sizes = (*log_probs.shape, *lengths)
     if log_probs.ndim != 3 or targets.ndim not in (1, 2) or not all(type(n) is int for n in sizes):
