@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 import gflow as flow
 from gflow import nn
-from gflow.tracing.data.unchanged import unchanged
+from gflow.tracing.data.unchanged import AVAILABLE, is_a_word, unchanged
 
 Module = torch.nn.Module
 Tensor = torch.Tensor
@@ -802,3 +802,49 @@ def test_equal_calls_are_compiled_once(kind: str, monkeypatch: pytest.MonkeyPatc
     for _ in range(4):
         call(torch.randn(8, 4))
     assert len(added) == 1
+
+
+def _twice(x: Any, by: float = 2.0, *, plus: float = 1.0) -> Any:
+    return x * by + plus
+
+
+#: an attribute of a function, its other value, and one that is equal to the first but another object
+_OTHERS: list[tuple[str, Any, Any]] = [
+    ("__code__", (lambda x, by=2.0, *, plus=1.0: x - by).__code__, None),
+    ("__defaults__", (3.0,), (float("2"),)),
+    ("__kwdefaults__", {"plus": 5.0}, {"plus": float("1")}),
+]
+
+
+@pytest.mark.parametrize(("name", "other", "equal"), _OTHERS, ids=[o[0] for o in _OTHERS])
+def test_functions_that_change_after_several_calls(name: str, other: Any, equal: Any) -> None:
+    function = types.FunctionType(_twice.__code__, globals(), "mine", (2.0,))
+    function.__kwdefaults__ = {"plus": 1.0}
+    graph = flow.compile(lambda x: function(x))
+    x, before = torch.randn(3), getattr(function, name)
+    for value in (before, before, equal or before, other, other, before):
+        setattr(function, name, value)
+        for _ in range(3):
+            torch.testing.assert_close(graph(x), function(x))
+    assert len(graph.explain_recompiles()) <= 3  # a dict is compared by identity
+
+
+@pytest.mark.skipif(not AVAILABLE, reason="this Python has no version numbers of dicts")
+def test_attributes_of_functions_are_words() -> None:
+    def function(x: int = 1) -> None: ...
+
+    names = ("__code__", "__defaults__", "__kwdefaults__", "__name__")
+    assert all(is_a_word(function, name) for name in names)
+    assert not is_a_word(len, "__name__")
+    assert not is_a_word(function, "__doc__")
+    changes: list[tuple[str, Any]] = [
+        ("__code__", (lambda x=1: x).__code__), ("__defaults__", None), ("__defaults__", (2,)),
+        ("__kwdefaults__", {}), ("__kwdefaults__", None), ("__name__", "another"),
+    ]  # fmt: skip
+    for name, value in changes:
+        told = unchanged([], [], [(function, each) for each in names])
+        assert told is not None
+        assert told.same()
+        setattr(function, name, value)
+        assert not told.same()
+        assert told.changed() is None

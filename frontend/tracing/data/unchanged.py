@@ -1,15 +1,18 @@
 """Detects changes of Python objects by version numbers of CPython.
 
 CPython gives a dict a new, unique version number at each change of its keys or values (PEP 509). An object's header
-has pointers to its class and its `__dict__`. One call of NumPy reads these words of thousands of objects; each is in
-one cache line. Comparing all of their items would take ten times as long, and read several cache lines of each.
+has pointers to its class and its `__dict__`, and a function has pointers to its code and defaults. One call of NumPy
+reads these words of thousands of objects. Comparing all of their items would take ten times as long, and read several
+cache lines of each.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -25,23 +28,34 @@ _OWN = -24
 
 
 class Unchanged:
-    """A snapshot of dicts, and of the class and the `__dict__` of objects.
+    """A snapshot of dicts, of the class and the `__dict__` of objects, and of attributes of functions.
+
+    Args:
+        attributes: functions with names of attributes for which `is_a_word`.
 
     Raises:
         ValueError: an object's `__dict__` is not where CPython keeps it.
         TypeError: an object has no `__dict__`.
     """
 
-    def __init__(self, dicts: Sequence[dict[Any, Any]], objects: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        dicts: Sequence[dict[Any, Any]],
+        objects: Sequence[Any] = (),
+        attributes: Sequence[tuple[FunctionType, str]] = (),
+    ) -> None:
         self.dicts, self._objects = list(dicts), list(objects)
+        self._held = [(function, getattr(function, name)) for function, name in attributes]
         # references keep the objects alive, so their addresses are not reused
         self._kinds, self._own = [*map(type, objects)], [*map(vars, objects)]
         at = [id(d) + _NUMBER for d in self.dicts]
         at += [id(held) + _CLASS for held in objects]
         at += [id(held) + _place_of_dict(kind) for held, kind in zip(objects, self._kinds)]
+        at += [id(function) + _places()[name] for function, name in attributes]
         self._words = Words(np.array(at, np.int64), 8)
         self._take(self._words.read())
         headers = [*map(id, self._kinds), *map(id, self._own)]
+        headers += [_word_of(value) for _, value in self._held]
         if self._was[len(self.dicts) :].tolist() != headers:
             raise ValueError("an object has its __dict__ elsewhere")
 
@@ -51,7 +65,7 @@ class Unchanged:
 
     def changed(self) -> tuple[list[int], Callable[[], None]] | None:
         """The indices of the dicts that have changed, and a function that accepts their current versions as the new
-        snapshot; None if an object has another class or another `__dict__`."""
+        snapshot; None if an object has another class or another `__dict__`, or a function another attribute."""
         now = self._words.read()
         which = np.flatnonzero(now != self._was)
         if len(which) and which[-1] >= len(self.dicts):
@@ -67,11 +81,45 @@ def _place_of_dict(kind: type) -> int:
     return offset if offset > 0 else _OWN
 
 
-def unchanged(dicts: Sequence[dict[Any, Any]], objects: Sequence[Any] = ()) -> Unchanged | None:
-    """A snapshot of these objects; None if this Python has no version numbers, or an object has no `__dict__`."""
-    if not AVAILABLE or not (dicts or objects):
+@cache
+def _places() -> dict[str, int]:
+    """The byte offsets of attributes in a function, found in one."""
+
+    def probe(a: Any = (), *, b: Any = ()) -> None: ...
+
+    probe.__name__, probe.__qualname__ = "a name", "another name"
+    words = (ctypes.c_ssize_t * (FunctionType.__basicsize__ // 8)).from_address(id(probe))
+    found = {}
+    for name in ("__code__", "__defaults__", "__kwdefaults__", "__name__"):
+        at = [8 * n for n, word in enumerate(words) if word == id(getattr(probe, name))]
+        if len(at) == 1:
+            found[name] = at[0]
+    return found
+
+
+def _word_of(value: Any) -> int:
+    """What is in the word of an attribute: a null pointer for None."""
+    return 0 if value is None else id(value)
+
+
+def is_a_word(owner: Any, name: str) -> bool:
+    """Whether an attribute is that of a function, in a word whose place is known."""
+    if not AVAILABLE or type(owner) is not FunctionType or name not in _places():
+        return False
+    word = ctypes.c_ssize_t.from_address(id(owner) + _places()[name]).value
+    return word == _word_of(getattr(owner, name))
+
+
+def unchanged(
+    dicts: Sequence[dict[Any, Any]],
+    objects: Sequence[Any] = (),
+    attributes: Sequence[tuple[FunctionType, str]] = (),
+) -> Unchanged | None:
+    """A snapshot of these objects (see `Unchanged`); None if this Python has no version numbers, or an object has no
+    `__dict__`."""
+    if not AVAILABLE or not (dicts or objects or attributes):
         return None
     try:
-        return Unchanged(dicts, objects)
+        return Unchanged(dicts, objects, attributes)
     except (ValueError, TypeError):  # an object has no __dict__
         return None

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..data.unchanged import Unchanged, unchanged
+from ..data.unchanged import Unchanged, is_a_word, unchanged
 from .reads import MISSING, Read, is_plain
 
 _contents = operator.attrgetter("cell_contents")
@@ -128,7 +128,8 @@ class StateGuard:
 
 
 class _Versioned:
-    """Reads of dicts and of objects' classes, for which version numbers tell whether they may have changed.
+    """Reads of dicts, of objects' classes and of functions, for which words of CPython tell whether they may have
+    changed.
 
     Args:
         reads: for each dict.
@@ -149,6 +150,7 @@ class _Versioned:
         """
         dicts: dict[int, tuple[Any, list[Read]]] = {}
         objects: dict[int, Any] = {}
+        attributes: list[tuple[Any, str]] = []
         others: list[Read] = []
         for read in reads:
             held = _dicts_of(read)
@@ -159,9 +161,11 @@ class _Versioned:
                     dicts.setdefault(id(d), (d, []))[1].append(read)
             elif _tells_class(read):
                 objects[id(read.holder)] = read.holder
+            elif read.kind == "attribute" and is_a_word(read.holder, read.key):
+                attributes.append((read.holder, read.key))
             else:
                 others.append(read)
-        made = unchanged([d for d, _ in dicts.values()], [*objects.values()])
+        made = unchanged([d for d, _ in dicts.values()], [*objects.values()], attributes)
         return None if made is None else cls(made, [r for _, r in dicts.values()], _Columns(others))
 
     def changed(self) -> dict[int, list[Read]] | None:
