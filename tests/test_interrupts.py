@@ -130,7 +130,9 @@ def test_the_harness_finds_torn_states(monkeypatch: pytest.MonkeyPatch) -> None:
     from gflow.call.transaction import Call
 
     monkeypatch.setattr(Call, "settle", lambda self, error, whole=False: None)
-    (graph, x), _ = (prepared("adam", 2) for _ in range(2))  # as `later_calls` does: guards are read again
+    (graph, x), _ = (
+        prepared("adam", 2) for _ in range(2)
+    )  # as `later_calls` does: guards are read again
     with at_line(0, call_path) as seen:
         graph(x)
     last = (by_line(seen[0] - n) for n in range(5, 125, 30))  # lines after the run
