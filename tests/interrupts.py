@@ -239,6 +239,8 @@ KINDS = ("adam", "gradients", "scaled", "micro-batches", "sorted")
 
 
 def main() -> int:
+    # a shell starts what runs in the background with SIGINT ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 500
     chance = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
     counts = {calls: {kind: [0, 0] for kind in KINDS} for calls in (first_calls, later_calls)}

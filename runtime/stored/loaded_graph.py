@@ -23,6 +23,7 @@ from ..device import DeviceError
 from ..interrupts import held
 from ..loading import gpu_for, interpreted
 from ..numbers import holds
+from ..recorded import recorder
 from ..schedules.data import restore
 from ..seeds import Seeds
 from ..tensors import DTYPES, with_strides
@@ -253,8 +254,13 @@ class LoadedGraph:
         """Run on the tensors of a call. numbers: its floats that are inputs, by name.
 
         Raises:
-            ValueError: the program updates one of two tensors that share memory.
+            ValueError: the program updates one of two tensors that share memory, or a tracer records PyTorch's calls.
         """
+        if name := recorder():
+            raise ValueError(
+                f"{self.name}: it is called within {name}, which records or acts on PyTorch's calls; a saved program "
+                "is none"
+            )
         if (problem := variant.clash(tensors)) is not None:
             raise ValueError(f"{self.name}: {problem}")
         arguments: Any = variant.arguments.copy()

@@ -1,7 +1,8 @@
 """Transforms around a call: those of `torch.func` (vmap, grad, jvp), forward-mode differentiation
-(`torch.autograd.forward_ad`), fake tensors.
+(`torch.autograd.forward_ad`), fake tensors, and tracers of others (`torch.jit.trace`, `make_fx`).
 
-They act on each call of PyTorch's, and a program is none: its results would have no tangents.
+They act on each call of PyTorch's, or record it, and a program is none: its results would have no tangents, and a
+trace would take them for constants.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_st
 from torch.autograd import forward_ad
 
 from gflow.errors import GraphInputError
+from gflow.runtime.recorded import recorder
 
 from .location import here
 
 #: the warning for a function within a transform
 TRANSFORMED = (
-    "runs in eager mode within transforms of torch.func (vmap, grad, jvp), torch.autograd.forward_ad and "
-    "FakeTensorMode, which act on PyTorch's own calls"
+    "runs in eager mode within transforms of torch.func (vmap, grad, jvp), torch.autograd.forward_ad, "
+    "FakeTensorMode, torch.jit.trace and make_fx, which act on PyTorch's own calls"
 )
 _VMAP = torch._C._dispatch_key_parse("VmapMode")  # of batched backwards
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 def is_transformed() -> bool:
     """Whether a `torch.func` transform, a batched backward (`is_grads_batched=True`), a level of forward-mode
-    differentiation, or a `FakeTensorMode` is active."""
+    differentiation, a `FakeTensorMode` or a tracer is active."""
     return (
         forward_ad._current_level >= 0
         or peek_interpreter_stack() is not None
         or torch._C._dispatch_tls_is_dispatch_key_included(_VMAP)
-        or torch._C._get_dispatch_mode(_FAKE) is not None
+        or bool(recorder())
     )
 
 
@@ -41,8 +42,13 @@ def check_untransformed(tensors: Iterable[Any]) -> None:
     """Check that no transform would be lost in a graph's call. tensors: its arguments and parameters.
 
     Raises:
-        GraphInputError: one is batched, or differentiated in forward mode.
+        GraphInputError: one is batched, or differentiated in forward mode; or a tracer records PyTorch's calls.
     """
+    if name := recorder():
+        raise GraphInputError(
+            f"{here()}: a graph is called within {name}, which records or acts on PyTorch's calls, and a graph's "
+            "program is none. Call the module itself there; flow.save() stores a graph."
+        )
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             continue
