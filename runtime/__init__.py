@@ -15,7 +15,7 @@ It needs PyTorch and the dialect, but not the frontend or the compiler.
     interrupts     sections in which signal handlers are delayed, so that their exceptions leave no work half done
     loading        loads a program on its device
     numbers        conditions on host numbers under which a program is valid, as data
-    recorded       tracers of others, which a program's run would not be part of
+    recorded       tracers and dispatch modes of others, which a program's run would not be part of
     results        output tensors that are reused after the caller has dropped them
     seeds          the seeds of a program's random ops: PyTorch's default generator, from which each call draws
     sizes          programs with dynamic sizes: the numbers that depend on a call's size

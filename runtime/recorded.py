@@ -1,21 +1,22 @@
-"""Tracers of others that record PyTorch's calls: a program's run is none of them, so they would take its results for
-constants."""
+"""What acts on PyTorch's calls, or records them: tracers and dispatch modes of others. A program's run is none of these
+calls, so it would be left out, and a tracer would take its results for constants."""
 
 from __future__ import annotations
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-_MODES = {
-    torch._C._TorchDispatchModeKey.PROXY: "torch.fx (make_fx, torch.export)",
-    torch._C._TorchDispatchModeKey.FAKE: "FakeTensorMode",
-}
+#: modes of gflow's, and the one with which AOTAutograd checks a compiled program's first run
+_OUR_OWN = ("gflow.", "torch._functorch._aot_autograd.runtime_wrappers")
+_depth = torch._C._len_torch_dispatch_stack
+_tracing = torch._C._get_tracing_state
 
 
 def recorder() -> str:
-    """The name of what records PyTorch's calls, or acts on them without values; empty where nothing does."""
-    if torch._C._get_tracing_state() is not None:
+    """The name of what acts on PyTorch's calls; empty where nothing does."""
+    if _tracing() is not None:
         return "torch.jit.trace"
-    for key, name in _MODES.items():
-        if torch._C._get_dispatch_mode(key) is not None:
-            return name
-    return ""
+    if not _depth():
+        return ""
+    kinds = [type(mode) for mode in _get_current_dispatch_mode_stack()]
+    return ", ".join(kind.__name__ for kind in kinds if not kind.__module__.startswith(_OUR_OWN))

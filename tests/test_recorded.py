@@ -1,4 +1,4 @@
-"""Tracers of others around compiled functions and graphs: what they record is a computation, never a constant."""
+"""Tracers and dispatch modes of others around compiled functions and graphs: they see all calls, or an error."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import gflow as flow
 from gflow.errors import GraphInputError
@@ -79,6 +81,36 @@ def test_graphs_are_errors(recorder: str, warm: bool) -> None:
     with pytest.raises(GraphInputError, match=r"test_recorded.py.*a graph is called within"):
         RECORDERS[recorder](graph, x)
     torch.testing.assert_close(graph(x), _function(x))
+
+
+class Twice(TorchDispatchMode):
+    """A mode of a user: sines are twice as large."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found * 2 if func is torch.ops.aten.sin.default else found
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_dispatch_modes(warm: bool) -> None:
+    fast, graph, x = flow.compile(_function), Sine(), torch.randn(5)
+    if warm:
+        fast(x), graph(x)
+    twice = 2 * _function(x)
+    with Twice():
+        torch.testing.assert_close(fast(x), twice)
+        with pytest.raises(GraphInputError, match="called within Twice"):
+            graph(x)
+    torch.testing.assert_close(fast(x), _function(x))
+    torch.testing.assert_close(graph(x), _function(x))
+
+
+def test_operations_are_counted() -> None:
+    fast = flow.compile(torch.nn.Linear(8, 4))
+    fast(torch.randn(2, 8))
+    with FlopCounterMode(display=False) as counter:
+        fast(torch.randn(2, 8))
+    assert counter.get_total_flops() == 2 * 2 * 8 * 4
 
 
 def test_fake_tensors() -> None:

@@ -1,5 +1,6 @@
 """Transforms around a call: those of `torch.func` (vmap, grad, jvp), forward-mode differentiation
-(`torch.autograd.forward_ad`), fake tensors, and tracers of others (`torch.jit.trace`, `make_fx`).
+(`torch.autograd.forward_ad`), `torch.jit.trace`, and dispatch modes (`FakeTensorMode`, `FlopCounterMode`, those of
+`make_fx` and of users).
 
 They act on each call of PyTorch's, or record it, and a program is none: its results would have no tangents, and a
 trace would take them for constants.
@@ -22,14 +23,14 @@ from .location import here
 #: the warning for a function within a transform
 TRANSFORMED = (
     "runs in eager mode within transforms of torch.func (vmap, grad, jvp), torch.autograd.forward_ad, "
-    "FakeTensorMode, torch.jit.trace and make_fx, which act on PyTorch's own calls"
+    "torch.jit.trace and dispatch modes (FlopCounterMode, FakeTensorMode), which act on PyTorch's own calls"
 )
 _VMAP = torch._C._dispatch_key_parse("VmapMode")  # of batched backwards
 
 
 def is_transformed() -> bool:
     """Whether a `torch.func` transform, a batched backward (`is_grads_batched=True`), a level of forward-mode
-    differentiation, a `FakeTensorMode` or a tracer is active."""
+    differentiation, a dispatch mode or a tracer is active."""
     return (
         forward_ad._current_level >= 0
         or peek_interpreter_stack() is not None
@@ -42,7 +43,7 @@ def check_untransformed(tensors: Iterable[Any]) -> None:
     """Check that no transform would be lost in a graph's call. tensors: its arguments and parameters.
 
     Raises:
-        GraphInputError: one is batched, or differentiated in forward mode; or a tracer records PyTorch's calls.
+        GraphInputError: one is batched, or differentiated in forward mode; or a tracer or a dispatch mode is active.
     """
     if name := recorder():
         raise GraphInputError(
