@@ -98,11 +98,18 @@ def storage_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
 
 
+def width(tensor: torch.Tensor) -> int:
+    """The number of bytes from a tensor's first to its last one, both included; 0 for one without elements."""
+    if not tensor.numel():
+        return 0
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    return (reach + 1) * tensor.element_size()
+
+
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """The address of a tensor's first byte, and the one after its last byte."""
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
     begin = tensor.data_ptr()
-    return begin, begin + (reach + 1) * tensor.element_size()
+    return begin, begin + width(tensor)
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:

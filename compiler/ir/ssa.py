@@ -198,6 +198,12 @@ def clone_with(op: ir.Operation, operands: Sequence[ir.Value]) -> ir.Operation:
     return copy
 
 
+def clone_into(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> None:
+    """Copy an op to the insertion point. known: the copy of each of its operands; those of its results are added."""
+    copy = clone_with(op, [known[v] for v in op.operands])
+    known.update(zip(op.results, copy.results))
+
+
 def fused_kind(op: ir.Operation) -> str:
     """The attribute `kind` of a `gflow.fused` op; "" without one and for other ops."""
     if op.name != "gflow.fused" or "kind" not in op.attributes:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from gflow.dialects.records import record
-from gflow.runtime.tensors import overlap, span
+from gflow.runtime.tensors import overlap, span, width
 
 from .sizes import hint_of
 
@@ -113,7 +113,8 @@ def apart_in_each_call(module: torch.fx.GraphModule, run: Callable[..., Any]) ->
         if any(isinstance(n, torch.SymInt) for n in (*v.shape, *v.stride()))
     ]
     # of the others, TorchDynamo guards shapes and strides
-    widths = [0 if k in dict(varying) else _width(v) for k, (_, _, v) in enumerate(arguments)]
+    symbolic = {k for k, _ in varying}
+    widths = [0 if k in symbolic else width(v) for k, (_, _, v) in enumerate(arguments)]
     taken = itemgetter(*places)
     apart: tuple[list[int], list[int]] | None = None  # of the latest call without shared elements
     said = False
@@ -126,7 +127,7 @@ def apart_in_each_call(module: torch.fx.GraphModule, run: Callable[..., Any]) ->
         else:
             pointers = [t.data_ptr() if type(t) in _PLAIN else 0 for t in tensors]
         for k, at in varying:
-            widths[k] = _width(args[at])
+            widths[k] = width(args[at])
         if apart is None or pointers != apart[0] or widths != apart[1]:
             if apart is None or _may_meet(pointers, widths, *apart, written):
                 given = {at: args[at] for at, pointer in zip(places, pointers) if pointer}
@@ -147,14 +148,6 @@ SHARED = (
     "torch.compile: a graph runs as in eager mode, since it updates one of the arguments %s and %s, which "
     "share memory; pass a copy (.clone()) of one of them"
 )
-
-
-def _width(tensor: torch.Tensor) -> int:
-    """The number of bytes from a tensor's first to its last one, both included."""
-    if not tensor.numel():
-        return 0
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
-    return (reach + 1) * tensor.element_size()
 
 
 def _may_meet(

@@ -259,7 +259,7 @@ class LoadedGraph:
         if name := recorder():
             raise ValueError(
                 f"{self.name}: it is called within {name}, which records or acts on PyTorch's calls; a saved program "
-                "is none"
+                "makes none that it would see"
             )
         if (problem := variant.clash(tensors)) is not None:
             raise ValueError(f"{self.name}: {problem}")

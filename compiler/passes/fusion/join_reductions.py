@@ -52,7 +52,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gflow.compiler.ir.fused import root_of
-from gflow.compiler.ir.ssa import Body, Op, attributes_of, fused_kind, read_body
+from gflow.compiler.ir.ssa import Body, Op, clone_into, fused_kind, read_body
 from gflow.dialects import builder
 from gflow.dialects.attributes import read
 from gflow.dialects.mlir import func, ir
@@ -345,17 +345,6 @@ class _Region:
         pairs = zip(arguments, old.operands)
         return {a: self.inside[v] for a, v in pairs if v in self.inside}
 
-    @staticmethod
-    def clone(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> None:
-        copy = ir.Operation.create(
-            op.name,
-            results=[r.type for r in op.results],
-            operands=[known[v] for v in op.operands],
-            attributes=attributes_of(op),
-            loc=op.location,
-        )
-        known.update(zip(op.results, copy.results))
-
 
 def _build_rows(
     body: Body, r: Op, columns: Sequence[_Columns], length: int
@@ -385,12 +374,12 @@ def _build_rows(
                 if o is r:
                     *inner, end = _inner(r.op)
                     for op in inner:
-                        region.clone(op, known)
+                        clone_into(op, known)
                     region.inside |= {v: known[y] for v, y in zip(r.op.results, end.operands)}
                     continue
                 c = next(c for c in columns if c.o is o)
                 for op in c.before:
-                    region.clone(op, known)
+                    clone_into(op, known)
                 region.inside |= {given[v]: known[y] for v, y in c.gives.items()}
                 for op in c.sums:
                     with op.location:
@@ -437,7 +426,7 @@ def _build_columns(
                             "reduce", [region.inside[sums[op.results[0]]]], attrs
                         )
                 for op in c.after:
-                    region.clone(op, known)
+                    clone_into(op, known)
             builder.build_op("yield", [known[y] for _, _, y in outputs], {}, [])
     for (_, v, _), new in zip(outputs, region.op.results):
         v.replace_all_uses_with(new)

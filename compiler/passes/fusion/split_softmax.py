@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gflow.compiler.ir.ssa import Body, Op, attributes_of, read_live_body
+from gflow.compiler.ir.ssa import Body, Op, clone_into, read_live_body
 from gflow.dialects import builder
 from gflow.dialects.attributes import read
 from gflow.dialects.mlir import func, ir
@@ -305,7 +305,7 @@ class _Split:
         known = dict(zip(given, block.arguments))
         with ir.InsertionPoint(block):
             for o in (*sorted(free.values(), key=lambda o: o.index), match.root, *match.chain):
-                _clone(o.op, known)
+                clone_into(o.op, known)
             x = known[body.values[match.scores.x]]
             runs = builder.build_op("softmax_runs", [x, known[target]], {"run": _RUN})
             exponentials, *others = runs.results
@@ -393,17 +393,6 @@ def _at_least(value: ir.Value, least: ir.Value) -> ir.Value:
     below = builder.build("compare", [value, _zeros(value)], {"predicate": "lt"})
     signed = builder.build("select", [below, builder.build("neg", [least]), least])
     return builder.build("select", [small, signed, value])
-
-
-def _clone(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> None:
-    copy = ir.Operation.create(
-        op.name,
-        results=[r.type for r in op.results],
-        operands=[known[v] for v in op.operands],
-        attributes=attributes_of(op),
-        loc=op.location,
-    )
-    known.update(zip(op.results, copy.results))
 
 
 PASS = Pass("gflow-split-softmax", run, SplitSoftmaxOptions, __doc__ or "")

@@ -48,7 +48,7 @@ def check_untransformed(tensors: Iterable[Any]) -> None:
     if name := recorder():
         raise GraphInputError(
             f"{here()}: a graph is called within {name}, which records or acts on PyTorch's calls, and a graph's "
-            "program is none. Call the module itself there; flow.save() stores a graph."
+            "program makes none that it would see. Call the module itself there; flow.save() stores a graph."
         )
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):

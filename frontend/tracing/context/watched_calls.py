@@ -269,20 +269,34 @@ def _is_asked_by_user(frame: FrameType | None, through: bool) -> bool:
     return asking is not None
 
 
-def _own() -> Iterator[dict[str, Any]]:
-    """The globals of user modules: those that are not installed."""
+#: what is known of modules: name in sys.modules → the module, and whether a predicate holds for it
+KnownModules = dict[str, tuple[weakref.ref[ModuleType], bool]]
+
+
+def globals_of_modules(
+    known: KnownModules, wanted: Callable[[str, ModuleType], bool]
+) -> Iterator[dict[str, Any]]:
+    """The globals of the loaded modules for which `wanted` holds.
+
+    known: earlier answers, which are added to; thousands of modules are looked up at each first call.
+    """
     for name, module in list(sys.modules.items()):
-        known = _OWN.get(name)
-        if known is None or known[0]() is not module:
+        found = known.get(name)
+        if found is None or found[0]() is not module:
             if not isinstance(module, ModuleType):
                 continue
-            known = _OWN[name] = (weakref.ref(module), _is_own(vars(module).get("__file__")))
-        if known[1]:
+            found = known[name] = (weakref.ref(module), wanted(name, module))
+        if found[1]:
             yield vars(module)
 
 
-#: names in sys.modules → the module, and whether it is a user module; thousands are looked up at each first call
-_OWN: dict[str, tuple[weakref.ref[ModuleType], bool]] = {}
+#: whether modules are user modules
+_OWN: KnownModules = {}
+
+
+def _own() -> Iterator[dict[str, Any]]:
+    """The globals of user modules: those that are not installed."""
+    return globals_of_modules(_OWN, lambda _, module: _is_own(vars(module).get("__file__")))
 
 
 def _is_own(file: object) -> bool:

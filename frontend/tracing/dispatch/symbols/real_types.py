@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
@@ -20,6 +18,7 @@ from typing import Any
 import torch
 
 from ...context.location import owner_of
+from ...context.watched_calls import KnownModules, globals_of_modules
 
 #: PyTorch's symbolic numbers → their types in an eager call
 _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -99,20 +98,13 @@ def real_types(importers: Iterable[dict[str, Any]] = ()) -> Iterator[None]:
                     del names["type"]
 
 
+#: whether the code of modules may ask for types
+_ASKING: KnownModules = {}
+
+
 def _asking() -> Iterator[dict[str, Any]]:
     """The globals of the modules whose code may ask for types."""
-    for name, module in list(sys.modules.items()):
-        known = _ASKING.get(name)
-        if known is None or known[0]() is not module:
-            if not isinstance(module, ModuleType):
-                continue
-            known = _ASKING[name] = (weakref.ref(module), _may_ask(name, module))
-        if known[1]:
-            yield vars(module)
-
-
-#: names in sys.modules → the module, and whether its code may ask for types
-_ASKING: dict[str, tuple[weakref.ref[ModuleType], bool]] = {}
+    return globals_of_modules(_ASKING, _may_ask)
 
 
 def _may_ask(name: str, module: ModuleType) -> bool:
