@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 from math import gcd, log, sqrt
 from typing import Any
 
@@ -91,6 +91,17 @@ class Symbol:
         if self.second is None:
             return [*ends]
         return [*product(ends, (self.second.least, self.second.most))]
+
+    @property
+    def from_two(self) -> list[N]:
+        """The corners of the range without sizes of 1, for which broadcasting has other rules."""
+        twos = replace(self, least=min(max(self.least, 2), self.most))
+        if twos.second is not None:
+            twos = replace(
+                twos,
+                second=replace(twos.second, least=min(max(twos.second.least, 2), twos.second.most)),
+            )
+        return twos.corners
 
     def standing(self, which: int) -> Symbol:
         """The same with its first (0) or second (1) stand-ins."""
@@ -363,6 +374,13 @@ def minimum(a: int, b: int) -> int:
     raise ValueError(
         f"{symbol.text(a)} and {symbol.text(b)} with {symbol}: either may be the smaller"
     )
+
+
+def is_ordered(*values: int) -> bool:
+    """Whether integers are in ascending order at every size."""
+    symbol = _symbol.get()
+    steps = [b - a for a, b in pairwise(values)]
+    return all(s >= 0 if symbol is None or symbol.fixes(s) else symbol.is_count(s) for s in steps)
 
 
 def divisor(value: int) -> int:

@@ -848,3 +848,32 @@ def test_attributes_of_functions_are_words() -> None:
         setattr(function, name, value)
         assert not told.same()
         assert told.changed() is None
+
+
+class _Silent(list):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    __iter__ = __len__  # type: ignore[assignment]
+
+
+class _Unsized(tuple):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def test_containers_that_do_not_say_what_they_hold() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.items, self.fixed = _Silent([2.0]), _Unsized((1.0, 3.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * list.__getitem__(self.items, 0) + tuple.__getitem__(self.fixed, 1)
+
+    model = Model()
+    run = flow.compile(model)
+    for value in (2.0, 2.0, 5.0, 2.0):
+        list.__setitem__(model.items, 0, value)
+        assert run(torch.ones(2)).tolist() == [value + 3.0] * 2
+    assert len(run.explain_recompiles()) == 2

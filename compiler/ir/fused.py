@@ -35,7 +35,7 @@ from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import CONTRACTIONS
 
-from .ssa import fused_kind
+from .ssa import clone_with, fused_kind
 
 
 def root_of(fused: ir.Operation) -> ir.Operation | None:
@@ -58,13 +58,26 @@ def is_read(value: ir.Value) -> bool:
     return next(iter(value.uses), None) is not None
 
 
-def narrow_fused(op: ir.Operation) -> ir.Operation:
+def inline_fused(op: ir.Operation) -> list[ir.Operation]:
+    """Replace a kernel by the ops in its region. Returns them, in order."""
+    *inner, last = [o.operation for o in op.regions[0].blocks[0].operations]
+    known: dict[ir.Value, ir.Value] = dict(zip(op.regions[0].blocks[0].arguments, op.operands))
+    copies = []
+    with ir.InsertionPoint(op):
+        for o in inner:
+            copies.append(clone_with(o, [known[v] for v in o.operands]))
+            known.update(zip(o.results, copies[-1].results))
+    for result, value in zip(op.results, last.operands):
+        result.replace_all_uses_with(known[value])
+    op.erase()
+    return copies
+
+
+def narrow_fused(op: ir.Operation) -> None:
     """Remove the results of a `gflow.fused` op that are not read, and what only they depend on.
 
-    A kernel that neither reduces nor contracts any more becomes one of kind "pointwise".
-
-    Returns:
-        The op that replaces `op`; `op` itself if it needs all of its results and operands.
+    A kernel that neither reduces nor contracts any more becomes one of kind "pointwise". One of which a contraction
+    without an epilogue is left is replaced by the contraction.
     """
     *inner, last = [o.operation for o in op.regions[0].blocks[0].operations]
     kept = [i for i, r in enumerate(op.results) if is_read(r)]
@@ -73,13 +86,21 @@ def narrow_fused(op: ir.Operation) -> ir.Operation:
         if not any(is_read(r) for r in o.results):
             o.erase()
     read = [i for i, a in enumerate(op.regions[0].blocks[0].arguments) if is_read(a)]
-    if len(kept) == len(op.results) and len(read) == len(op.operands):
-        return op
-    new = _rebuild(op, read, [builder.type_of(op.results[i]) for i in kept])
-    for i, result in zip(kept, new.results):
-        op.results[i].replace_all_uses_with(result)
-    op.erase()
-    return new
+    new = op
+    if len(kept) < len(op.results) or len(read) < len(op.operands):
+        new = _rebuild(op, read, [builder.type_of(op.results[i]) for i in kept])
+        for i, result in zip(kept, new.results):
+            op.results[i].replace_all_uses_with(result)
+        op.erase()
+    if is_bare(
+        {o.operation.name.removeprefix("gflow.") for o in new.regions[0].blocks[0].operations}
+    ):
+        inline_fused(new)
+
+
+def is_bare(names: set[str]) -> bool:
+    """Whether ops of these names are a contraction without an epilogue."""
+    return bool(names & CONTRACTIONS) and names <= {*CONTRACTIONS, "reshape", "yield"}
 
 
 def widen_fused(op: ir.Operation, values: Sequence[ir.Value]) -> ir.Operation:

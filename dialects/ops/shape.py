@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from ..distribution.sharding import ShardingRule
+from ..extents import is_ordered
 from ..opdef import Attr, OpDef, VerifyError
 from ..types import TensorType, counted
 from . import factors
@@ -75,7 +76,7 @@ def _slice(operands: Types, attrs: Attrs) -> list[TensorType]:
         raise VerifyError(f"starts, limits and strides must each have {x.rank} entries for {x}")
     shape = []
     for size, lo, hi, step in zip(x.shape, starts, limits, strides):
-        if not (0 <= lo <= hi <= size and step >= 1):
+        if not (is_ordered(0, lo, hi, size) and step >= 1):
             raise VerifyError(
                 f"slice [{lo}:{hi}:{step}] is out of range for a dimension of size {size}"
             )
@@ -86,7 +87,11 @@ def _slice(operands: Types, attrs: Attrs) -> list[TensorType]:
 def _pad(operands: Types, attrs: Attrs) -> list[TensorType]:
     x, value = operands
     low, high = attrs["low"], attrs["high"]
-    if len(low) != x.rank or len(high) != x.rank or min([*low, *high], default=0) < 0:
+    if (
+        len(low) != x.rank
+        or len(high) != x.rank
+        or not all(is_ordered(0, n) for n in [*low, *high])
+    ):
         raise VerifyError(f"low and high must each have {x.rank} non-negative entries for {x}")
     if value != TensorType((), x.dtype):
         raise VerifyError(f"the padding value must be {TensorType((), x.dtype)}, found {value}")

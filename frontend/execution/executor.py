@@ -300,7 +300,7 @@ def _compile(
         if twin is not None:
             allow_tf32(twin, options)
         try:
-            return compile_programs(module, options, twin)
+            return _checked(compile_programs(module, options, twin), trace)
         except PipelineError as error:
             cause = error.__cause__
             if not isinstance(cause, BudgetError):
@@ -339,15 +339,25 @@ def _compile(
                 made = from_bytes(given)[0]
     programs = compiled() if made is None else made
     if cached:
-        try:
-            check(programs)
-        except program_io.ProgramError as error:
-            _log.warning(
-                "%s: its program is not cached, since it fails the check of stored programs (please report this): %s",
-                trace.name, error,
-            )  # fmt: skip
-        else:
-            cache.write("programs", name, to_bytes(programs, takes_rng))
+        cache.write("programs", name, to_bytes(programs, takes_rng))
+    return programs
+
+
+def _checked(programs: Programs, trace: Trace) -> Programs:
+    """Programs, after the check that stored programs have.
+
+    Raises:
+        CompileError: a program would access memory outside of its arguments or its arena.
+    """
+    # start-up: the compiler is loaded by the first compilation
+    from gflow.compiler.ir.errors import CompileError
+
+    try:
+        check(programs)
+    except program_io.ProgramError as error:
+        raise CompileError(
+            f"{trace.name}: gflow compiled a program that is wrong, and does not run it: {error}. Please report this."
+        ) from None
     return programs
 
 

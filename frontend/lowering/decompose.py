@@ -2,6 +2,9 @@
 
 A decomposition is recorded once for each kind of call on fake tensors. It is used only where every
 op in it can be lowered: a call that runs through PyTorch anyway stays one call.
+
+With dynamic dimensions, the sizes of the fakes are stand-ins, and PyTorch's Python may compare them. So a call is also
+recorded for the ends of the range: the recording is used only if it is the same there.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gflow.dialects import extents
 from gflow.dialects.records import record
 from gflow.tracing.data.values import TraceValue
 
@@ -176,6 +180,65 @@ def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | 
     return _Recording(steps, results)
 
 
+#: by the key of a call and the range of the sizes: whether its recording is that of all sizes
+_compared: dict[Any, bool] = {}
+
+
+def _holds_for_all(
+    key: Any, recording: _Recording, func: Any, args: list[Any], kwargs: dict[str, Any]
+) -> bool:
+    """Whether a recording made with the stand-ins of dynamic dimensions is that of every size: whether it is the same
+    for the least and greatest ones. (Where a size is 1, broadcasting has other steps for the same result.)"""
+    symbol = extents.current()
+    if symbol is None:
+        return True
+    known = _compared.get((key, symbol))
+    if known is None:
+        known = all(
+            _agree(recording, _record(func, *_at((args, kwargs), symbol, n)), symbol, n)
+            for n in symbol.from_two
+        )
+        _compared[key, symbol] = known
+        if not known:
+            _log.debug("the decomposition of %s differs between sizes of %s", func, symbol)
+    return known
+
+
+def _at(item: Any, symbol: extents.Symbol, n: extents.N) -> Any:
+    """Arguments of a call for sizes of `n`."""
+    if isinstance(item, Value):
+        shape = tuple(symbol.at(s, n) for s in item.shape)
+        return Value(item.em, item.ir, shape, item.dtype, item.number)
+    if isinstance(item, list | tuple):
+        return type(item)(_at(i, symbol, n) for i in item)
+    if isinstance(item, dict):
+        return {k: _at(v, symbol, n) for k, v in item.items()}
+    return symbol.at(item, n) if isinstance(item, int) and not isinstance(item, bool) else item
+
+
+def _agree(
+    recording: _Recording, other: _Recording | None, symbol: extents.Symbol, n: extents.N
+) -> bool:
+    """Whether the steps of a recording with stand-ins are those of one for sizes of `n`."""
+
+    def plain(found: _Recording, at: Callable[[int], int]) -> Any:
+        def shown(item: Any) -> Any:
+            if isinstance(item, TraceValue):
+                return item.id, item.dtype, shown(item.shape)
+            if isinstance(item, list | tuple):
+                return [shown(i) for i in item]
+            if isinstance(item, dict):
+                return {k: shown(v) for k, v in item.items()}
+            return at(item) if isinstance(item, int) and not isinstance(item, bool) else item
+
+        steps = [[s.func, shown(s.args), shown(s.kwargs), shown(s.results)] for s in found.steps]
+        return steps, found.results
+
+    return other is not None and plain(recording, lambda i: symbol.at(i, n)) == plain(
+        other, lambda i: i
+    )
+
+
 @cache
 def _table() -> Any:
     """PyTorch's decompositions; their import takes a third of a second, and few programs need it."""
@@ -216,7 +279,7 @@ def decompose(
     if key not in _recordings:
         _recordings[key] = _record(func, args, kwargs)
     recording = _recordings[key]
-    if recording is None:
+    if recording is None or not _holds_for_all(key, recording, func, args, kwargs):
         return None
     values: dict[int, Value] = {}
     for leaf in pytree.arg_tree_leaves(*args, **kwargs):

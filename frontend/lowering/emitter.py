@@ -15,7 +15,7 @@ import numpy as np
 
 from gflow.dialects import extents
 from gflow.dialects.constants import dense_attribute
-from gflow.dialects.extents import horner, varies
+from gflow.dialects.extents import horner, is_ordered, varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
@@ -418,8 +418,15 @@ class Emitter(OpWriter):
         return self("transpose", x, permutation=permutation)
 
     def slice(self, x: Value, dim: int, start: int, limit: int, step: int = 1) -> Value:
-        """x[start:limit:step] along one dimension."""
-        limit = max(start, limit)
+        """x[start:limit:step] along one dimension.
+
+        Raises:
+            Unsupported: the limit is before the start for some sizes only.
+        """
+        if not is_ordered(start, limit):
+            if not is_ordered(limit, start):
+                raise Unsupported("a slice that is empty for some sizes")
+            limit = start
         if start == 0 and limit == x.shape[dim] and step == 1:
             return x
         starts, limits, strides = [0] * x.rank, list(x.shape), [1] * x.rank
@@ -427,10 +434,40 @@ class Emitter(OpWriter):
         return self("slice", x, starts=tuple(starts), limits=tuple(limits), strides=tuple(strides))
 
     def pad(self, x: Value, low: Sequence[int], high: Sequence[int], value: Number = 0) -> Value:
-        """`x` with `low` and `high` elements of a value before and after it, by dimension."""
+        """`x` with `low` and `high` elements of a value before and after it, by dimension.
+
+        Raises:
+            Unsupported: with dynamic sizes, an amount is negative for some of them.
+        """
+        if not any(low) and not any(high):
+            return x
+        if not all(is_ordered(0, n) for n in (*low, *high)):
+            raise Unsupported("padding that is negative for some sizes")
+        low, high = list(low), list(high)
+        for dim, (before, after) in enumerate(zip(low, high)):
+            if min(before, after) < 0:  # becomes less as a size grows, so no shape can have it
+                inside, found = self.placed(x, dim, before, before + x.shape[dim] + after)
+                x = self.select(inside, found, value)
+                low[dim] = high[dim] = 0
         if not any(low) and not any(high):
             return x
         return self("pad", x, self.full(value, (), x.dtype), low=tuple(low), high=tuple(high))
+
+    def placed(self, x: Value, dim: int, start: int, size: int) -> tuple[Value, Value]:
+        """`x` along a dimension of `size`, from `start` on: where its elements are, and these elements. Elements
+        elsewhere are some of `x`.
+
+        Raises:
+            Unsupported: x has no elements along the dimension for some sizes.
+        """
+        count = x.shape[dim]
+        if not is_ordered(1, count):
+            raise Unsupported("a dimension without elements for some sizes")
+        position = self.iota((size,), 0, "i64") - start
+        index = self.minimum(self.maximum(position, 0), count - 1)
+        inside = position.ge(0) & position.lt(count)
+        found = self("take", x, index, dim=dim)
+        return self.broadcast(inside, found.shape, [dim]), found
 
     def concatenate(self, xs: Sequence[Value], dim: int) -> Value:
         """Values concatenated along a dimension, by several ops if they have too many types for one."""

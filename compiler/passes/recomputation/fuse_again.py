@@ -25,7 +25,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from gflow.compiler.ir.ssa import Body, clone_with, read_body
+from gflow.compiler.ir.fused import inline_fused
+from gflow.compiler.ir.ssa import Body, read_body
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import MIXED_GROUPS
@@ -44,7 +45,10 @@ def unfuse(function: func.FuncOp) -> None:
             _separate(body, last, numbers[0], numbers[-1] + 1)
     for view in list(function.regions[0].blocks[0].operations):
         if view.operation.name == "gflow.fused":
-            _inline(view.operation)
+            recomputed = RECOMPUTED in view.operation.attributes
+            for op in inline_fused(view.operation):
+                if recomputed:
+                    op.attributes[RECOMPUTED] = ir.UnitAttr.get()
 
 
 def mark(function: func.FuncOp) -> None:
@@ -89,19 +93,3 @@ def _latest(body: Body, last: dict[int, int], first: int, after: int) -> int:
             if last.get(r, -1) >= after and RECOMPUTED not in o.op.attributes:
                 return r
     return -1
-
-
-def _inline(fused: ir.Operation) -> None:
-    """Replace a kernel by the ops in its region."""
-    block = fused.regions[0].blocks[0]
-    *ops, last = [op.operation for op in block.operations]
-    new: dict[ir.Value, ir.Value] = dict(zip(block.arguments, fused.operands))
-    with ir.InsertionPoint(fused):
-        for op in ops:
-            copy = clone_with(op, [new[v] for v in op.operands])
-            if RECOMPUTED in fused.attributes:
-                copy.attributes[RECOMPUTED] = ir.UnitAttr.get()
-            new.update(zip(op.results, copy.results))
-    for result, value in zip(fused.results, last.operands):
-        result.replace_all_uses_with(new[value])
-    fused.erase()

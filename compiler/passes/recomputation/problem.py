@@ -12,7 +12,7 @@ from functools import cached_property
 from math import inf
 
 from gflow.compiler.ir.cost import Cost, cost_of, seconds, work_of
-from gflow.compiler.ir.fused import CONTRACTIONS
+from gflow.compiler.ir.fused import is_bare
 from gflow.compiler.ir.ssa import Body, Op, aliases, clone_with, fused_kind
 from gflow.compiler.ir.views import VIEW_OPS, Layout, is_view
 from gflow.compiler.kernel.selection.select import scratch_of
@@ -295,29 +295,59 @@ def _partly(
     block = o.op.regions[0].blocks[0]
     *ops, last = [op.operation for op in block.operations]
     names = {ops[i].name.removeprefix("gflow.") for i in inner}
-    if names & CONTRACTIONS and names <= {*CONTRACTIONS, "reshape"}:
+    if is_bare(names):
         return _alone(o, inner, wanted, {block.arguments[n]: value(o.operands[n]) for n in numbers})
     kind = fused_kind(o.op) or None
     if not any(region.costs[i].contraction for i in inner) and "reduce" not in names:
         kind = "pointwise"
-    types = [problem.body.types[o.results[n]] for n in wanted]
-    block_values = [block.arguments[n] for n in numbers] + [last.operands[n] for n in siblings]
-    read = [o.operands[n] for n in numbers] + [o.results[n] for n in siblings]
-    order = sorted(range(len(read)), key=lambda n: (problem.body.types[read[n]], n))
-    operands = [value(read[n]) for n in order]
+    outside = {block.arguments[n]: value(o.operands[n]) for n in numbers}
+    outside |= {last.operands[n]: value(o.results[n]) for n in siblings}
+    inner = _reshape_outside(ops, inner, outside)
+    made = {n: outside[v] for n in wanted if (v := last.operands[n]) in outside}
+    own = [n for n in wanted if n not in made]
+    if not own:
+        return [made[o.results.index(v)] for v in recipe.results]
+    read = [v for v in outside if any(v in ops[i].operands for i in inner)]
+    read.sort(key=lambda v: builder.type_of(v))
+    operands = [outside[v] for v in read]
     with o.op.location:
+        types = [problem.body.types[o.results[n]] for n in own]
         fused = builder.build_op("fused", operands, {"kind": kind}, types)
     body = fused.regions[0].blocks.append(*[v.type for v in operands])
-    new = {block_values[n]: a for n, a in zip(order, body.arguments)}
+    new = dict(zip(read, body.arguments))
     with ir.InsertionPoint(body):
         for i in inner:
             copy = clone_with(ops[i], [new[v] for v in ops[i].operands])
             new.update(zip(ops[i].results, copy.results))
         with ir.Location.unknown():
-            builder.build_op("yield", [new[last.operands[n]] for n in wanted], {}, [])
+            builder.build_op("yield", [new[last.operands[n]] for n in own], {}, [])
     _mark(fused)
-    made = dict(zip(wanted, fused.results))
+    made |= zip(own, fused.results)
     return [made[o.results.index(v)] for v in recipe.results]
+
+
+def _reshape_outside(
+    ops: Sequence[ir.Operation], inner: Sequence[int], outside: dict[ir.Value, ir.Value]
+) -> list[int]:
+    """Build reshapes of what a slice of a region reads as views in front of the kernel: the root of a contraction may
+    be reshaped in its epilogue, but a kernel of another kind reads it from memory.
+
+    Args:
+        ops: of the region.
+        inner: the numbers of those in the slice.
+        outside: the SSA value of each value that the slice reads; those of the reshapes are added.
+
+    Returns:
+        The numbers of the other ops.
+    """
+    left = []
+    for i in inner:
+        if ops[i].name == "gflow.reshape" and ops[i].operands[0] in outside:
+            copy = clone_with(ops[i], [outside[ops[i].operands[0]]])
+            outside[ops[i].results[0]] = copy.results[0]
+        else:
+            left.append(i)
+    return left
 
 
 def _alone(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from gflow.dialects.extents import is_ordered
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import INTEGERS, TensorType
 
@@ -55,7 +56,7 @@ def slice_of_concatenate(n: Node, b: Rewriter) -> ir.Value | None:
     start, limit = n.attrs["starts"][dim], n.attrs["limits"][dim]
     for x in inner.operands:
         size = b.type(x).shape[dim]
-        if offset <= start and limit <= offset + size:
+        if is_ordered(offset, start) and is_ordered(limit, offset + size):
             by = [0] * n.type.rank
             by[dim] = offset
             return _shifted(n, b, x, by)
@@ -72,7 +73,7 @@ def slice_of_pad(n: Node, b: Rewriter) -> ir.Value | None:
     x, low = inner.operands[0], inner.attrs["low"]
     sizes = b.type(x).shape
     for (start, limit, _), before, size in zip(_ranges(n), low, sizes):
-        if start < before or limit > before + size:
+        if not (is_ordered(before, start) and is_ordered(limit, before + size)):
             return None
     return _shifted(n, b, x, list(low))
 

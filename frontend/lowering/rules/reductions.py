@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from gflow.dialects.extents import is_ordered, varies
+
 from ..dtypes import Unsupported, is_float, mlir_dtype, opmath
 from ..emitter import Emitter, Value
 from ..registry import lowers
@@ -173,6 +175,8 @@ def moments(
     mean = em.mean(v, dims, keepdim=True)
     centred = v - mean
     whole = int(correction) if float(correction).is_integer() else correction
+    if varies(count) and not is_ordered(math.ceil(whole), count):
+        raise Unsupported("a variance of fewer elements than its correction, for some sizes")
     variance = (centred * centred).sum(dims, keepdim=True) / max(count - whole, 0)
     return mean if centre is None else centre + mean, variance
 

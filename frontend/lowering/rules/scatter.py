@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gflow.dialects.extents import is_ordered
+
 from ..dtypes import Unsupported
 from ..emitter import Emitter, Value
 from ..registry import lowers
-from .shape import slice_range, wrap
+from .shape import diagonal_of, from_start, slice_range, wrap
 
 # -- padding and scattering back
 
@@ -17,17 +19,25 @@ def constant_pad(em: Emitter, x: Value, padding: Any, value: Any = 0) -> Value:
     """`x` with a number around it; negative padding cuts. padding: pairs, from the last dimension on.
 
     Raises:
-        Unsupported: the number is traced.
+        Unsupported: the number is traced, or an amount is negative for some sizes only.
     """
     if isinstance(value, Value):
         raise Unsupported("a traced padding value")
     low, high = [0] * x.rank, [0] * x.rank
     for i in range(len(padding) // 2):
         dim = x.rank - 1 - i
-        before, after = padding[2 * i], padding[2 * i + 1]
-        x = em.slice(x, dim, max(-before, 0), x.shape[dim] - max(-after, 0))
-        low[dim], high[dim] = max(before, 0), max(after, 0)
+        (low[dim], first), (high[dim], last) = map(_amounts, padding[2 * i : 2 * i + 2])
+        x = em.slice(x, dim, first, x.shape[dim] - last)
     return em.pad(x, low, high, value)
+
+
+def _amounts(padding: int) -> tuple[int, int]:
+    """How many elements padding adds, and how many it cuts."""
+    if is_ordered(0, padding):
+        return padding, 0
+    if is_ordered(padding, 0):
+        return 0, -padding
+    raise Unsupported("padding that is negative for some sizes")
 
 
 def dilate(em: Emitter, x: Value, dim: int, step: int, value: Any = 0) -> Value:
@@ -45,7 +55,7 @@ def dilate(em: Emitter, x: Value, dim: int, step: int, value: Any = 0) -> Value:
 def _place(em: Emitter, x: Value, dim: int, start: int, step: int, size: int) -> Value:
     """x at start, start + step, … of a dimension of `size` zeros."""
     wide = dilate(em, x, dim, step)
-    if wide.shape[dim] > size - start:
+    if not is_ordered(wide.shape[dim], size - start):
         wide = em.slice(wide, dim, 0, size - start)
     low, high = [0] * x.rank, [0] * x.rank
     low[dim], high[dim] = start, size - start - wide.shape[dim]
@@ -66,7 +76,7 @@ def slice_backward(
 def select_backward(em: Emitter, dy: Value, sizes: Any, dim: int, index: int) -> Value:
     """Zeros of `sizes` with `dy` at the index."""
     dim = wrap(dim, len(sizes))
-    index += sizes[dim] if index < 0 else 0
+    index = from_start(index, sizes[dim])
     return _place(em, em.unsqueeze(dy, dim), dim, index, 1, sizes[dim])
 
 
@@ -80,9 +90,12 @@ def slice_scatter(
     size = x.shape[dim]
     start, end = slice_range(start, end, size)
     source = source.to(x.dtype)
-    if start >= end:
+    if is_ordered(end, start):
         return x
     source = em.broadcast(source, (*x.shape[:dim], -(-(end - start) // step), *x.shape[dim + 1 :]))
+    if step == 1 and size < end:  # the rest becomes less as a size grows, so no shape can have it
+        inside, found = em.placed(source, dim, start, size)
+        return em.select(inside, found, x)
     if step == 1:
         before, after = em.slice(x, dim, 0, start), em.slice(x, dim, end, size)
         return em.concatenate([before, source, after], dim)
@@ -96,7 +109,7 @@ def slice_scatter(
 def select_scatter(em: Emitter, x: Value, source: Value, dim: int, index: int) -> Value:
     """`x` with `source` at an index along `dim`."""
     dim = wrap(dim, x.rank)
-    index += x.shape[dim] if index < 0 else 0
+    index = from_start(index, x.shape[dim])
     source = em.broadcast(source, (*x.shape[:dim], *x.shape[dim + 1 :]))
     return slice_scatter(em, x, em.unsqueeze(source, dim), dim, index, index + 1)
 
@@ -117,8 +130,7 @@ def diagonal_scatter(
     """`x` with `source` on a diagonal of two dimensions."""
     dim1, dim2 = wrap(dim1, x.rank), wrap(dim2, x.rank)
     rows, columns = x.shape[dim1], x.shape[dim2]
-    top, left = max(-offset, 0), max(offset, 0)
-    length = max(min(rows - top, columns - left), 0)
+    top, _, length = diagonal_of(rows, columns, offset)
     if length == 0:
         return x
     # Spread the diagonal over the rows, put the row dimension at dim1, repeat along dim2.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gflow.dialects.extents import minimum, varies
+from gflow.dialects.extents import is_ordered, minimum, varies
 
 from ..dtypes import Unsupported, mlir_dtype, result_dtype
 from ..emitter import Emitter, Value
@@ -125,6 +125,19 @@ def view_dtype(em: Emitter, x: Value, dtype: Any) -> Value:
 _END = (1 << 63) - 1
 
 
+def from_start(index: int, size: int) -> int:
+    """An index into a dimension, where negative ones count from its end.
+
+    Raises:
+        Unsupported: it is negative for some sizes only.
+    """
+    if is_ordered(0, index):
+        return index
+    if is_ordered(index, -1):
+        return index + size
+    raise Unsupported("an index that is negative for some sizes")
+
+
 def slice_range(start: int | None, end: int | None, size: int) -> tuple[int, int]:
     """A slice's bounds in [0, size], negative ones counted from the end.
 
@@ -138,8 +151,8 @@ def slice_range(start: int | None, end: int | None, size: int) -> tuple[int, int
     if not varies(size) and not varies(start) and not varies(end):
         start = min(max(start + size if start < 0 else start, 0), size)
         return start, min(max(end + size if end < 0 else end, start), size)
-    start = start + size if start < 0 else start
-    end = size if end >= _END else end + size if end < 0 else end
+    start = from_start(start, size)
+    end = size if end >= _END else from_start(end, size)
     try:
         start, end = minimum(start, size), minimum(end, size)
         inside = minimum(0, start) == 0 and minimum(start, end) == start
@@ -170,7 +183,7 @@ def narrow(em: Emitter, x: Value, dim: int, start: int, length: int) -> Value:
     if isinstance(start, Value):
         raise Unsupported("a traced start")
     dim = wrap(dim, x.rank)
-    start += x.shape[dim] if start < 0 else 0
+    start = from_start(start, x.shape[dim])
     return em.slice(x, dim, start, start + length)
 
 
@@ -184,7 +197,7 @@ def select(em: Emitter, x: Value, dim: int, index: int) -> Value:
     if isinstance(index, Value):
         raise Unsupported("a traced position")
     dim = wrap(dim, x.rank)
-    index += x.shape[dim] if index < 0 else 0
+    index = from_start(index, x.shape[dim])
     row = em.slice(x, dim, index, index + 1)
     return row.reshape((*x.shape[:dim], *x.shape[dim + 1 :]))
 
@@ -223,8 +236,7 @@ def diagonal(em: Emitter, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 
     order = [d for d in range(x.rank) if d not in (dim1, dim2)] + [dim1, dim2]
     m = em.transpose(x, order)
     rows, columns = m.shape[-2:]
-    top, left = max(-offset, 0), max(offset, 0)
-    length = max(min(rows - top, columns - left), 0)
+    top, left, length = diagonal_of(rows, columns, offset)
     m = em.slice(m, m.rank - 2, min(top, rows), min(top, rows) + length)
     m = em.slice(m, m.rank - 1, min(left, columns), min(left, columns) + length)
     # The diagonal of a square matrix is every (length + 1)-th of its elements.
@@ -233,6 +245,19 @@ def diagonal(em: Emitter, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 
         return m.reshape((*lead, 0))
     flat = m.reshape((*lead, length * length))
     return em.slice(flat, flat.rank - 1, 0, length * length, length + 1)
+
+
+def diagonal_of(rows: int, columns: int, offset: int) -> tuple[int, int, int]:
+    """The first row and the first column of a matrix's diagonal, and its length.
+
+    Raises:
+        Unsupported: with dynamic sizes, which of the sides ends the diagonal depends on the size.
+    """
+    top, left = max(-offset, 0), max(offset, 0)
+    try:
+        return top, left, max(minimum(rows - top, columns - left), 0)
+    except ValueError as error:
+        raise Unsupported(f"a diagonal whose length varies: {error}") from None
 
 
 # -- joining

@@ -1,6 +1,7 @@
 """A trace as plain data: ops, values, numbers, places, sizes.
 
 bound_call      one call of a graph, with its arguments bound to the parameters of `build()`
+containers      what containers hold, whatever classes derived from them say
 global_tensors  global tensors: values that are sharded over a mesh, PyTorch's `DTensor`
 guards          conditions on numbers under which a trace is valid
 places          where an optimizer keeps the Python values that a traced step reads

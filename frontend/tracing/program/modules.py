@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from gflow.dialects.records import record
 
+from ..data.containers import contents
 from ..data.unchanged import unchanged
 
 _training = operator.attrgetter("training")
@@ -249,7 +250,7 @@ def _contents(holder: Any) -> Any:
             return holder.cell_contents
         except ValueError:  # not assigned yet
             return None
-    return dict(holder) if isinstance(holder, dict) else list(holder)
+    return dict(dict.items(holder)) if isinstance(holder, dict) else [*contents(holder)]
 
 
 def give_up_traced(cached: Any) -> bool:
@@ -291,7 +292,7 @@ def _put_back(holder: Any, old: Any) -> Iterator[tuple[Any, Any, Any]]:
             holder.cell_contents = old
             yield None, value, old
     else:
-        now = list(holder)
+        now = contents(holder)
         places = [n for n, value in enumerate(now) if _holds_traced(value)]
         if not places:
             return

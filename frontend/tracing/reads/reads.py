@@ -37,6 +37,7 @@ from gflow.runtime.distributed.pieces import COPYING
 from gflow.tracing.context.location import is_installed
 from gflow.tracing.program.unwrapped import unwrapped
 
+from ..data.containers import contents, length
 from .names import is_library, names_of, read_names
 from .settings import (
     MOST_BYTES,
@@ -546,10 +547,10 @@ class Reads:
             parts = (*dict.keys(value), *dict.values(value))
             named = [(f"{path}[{k!r}]", v) for k, v in dict.items(value) if not is_plain(v)]
         else:
-            parts = tuple(value)
+            parts = contents(value)
             named = [(f"{path}[{n}]", v) for n, v in enumerate(parts) if not is_plain(v)]
         if len(parts) > MOST_ITEMS:
-            self._add("size", value, None, len(value), path)
+            self._add("size", value, None, length(value), path)
             return
         if not isinstance(value, (tuple, frozenset)):
             kind = "dict" if isinstance(value, dict) else "list"
