@@ -153,3 +153,11 @@ def test_order_of_sizes() -> None:
         assert is_ordered(0, m, 41)
         assert not is_ordered(41, m)
         assert is_ordered(m, m * both.stand_in)
+
+
+def test_windows_that_tile_some_sizes() -> None:
+    """The stand-in of n + 1 is even."""
+    graph = gflow.nn.Graph.trace(lambda x: F.adaptive_avg_pool1d(F.pad(x, (0, 1)), 2))
+    for n in (5, 7, 6, 9, 3, 12):
+        x = torch.randn(2, 3, n)
+        torch.testing.assert_close(graph(x), F.adaptive_avg_pool1d(F.pad(x, (0, 1)), 2))
