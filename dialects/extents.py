@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import pairwise, product, zip_longest
 from math import gcd, log, sqrt
 from typing import Any
 
@@ -133,8 +133,17 @@ class Symbol:
 
     def is_count(self, value: int) -> bool:
         """Whether an integer is nonnegative in the whole range, with its maximum at a corner of the range."""
-        found = self.coefficients(value)
-        if min(self.at(value, corner) for corner in self.corners) < 0:
+        return self._is_count(self.coefficients(value))
+
+    def is_ordered(self, a: int, b: int) -> bool:
+        """Whether one integer is at most another in the whole range. Their difference as an integer need not tell its
+        coefficients: those of a second dimension are recognized near multiples of its stand-in only."""
+        if self.fixes(a) and self.fixes(b):
+            return a <= b
+        return self._is_count(_minus(self.coefficients(b), self.coefficients(a)))
+
+    def _is_count(self, found: Coefficients) -> bool:
+        if min(evaluate(found, corner) for corner in self.corners) < 0:
             return False
         # it has degree one in each size, so its minimum is also at a corner
         flat = len(found) <= 2 and all(type(c) is int or len(c) <= 2 for c in found)  # type: ignore[arg-type]
@@ -182,6 +191,14 @@ def _near(value: int, base: int, forms: tuple[tuple[int, int], ...]) -> int | tu
             return value
     higher = _near((value - rest) // base, base, forms)
     return (rest, *higher) if isinstance(higher, tuple) else (rest, higher)
+
+
+def _minus(a: Any, b: Any) -> Any:
+    """The difference of two polynomials, or of two of their coefficients."""
+    if type(a) is int and type(b) is int:
+        return a - b
+    a, b = (c if isinstance(c, tuple) else (c,) for c in (a, b))
+    return tuple([_minus(x, y) for x, y in zip_longest(a, b, fillvalue=0)])
 
 
 def leaves(coefficients: Sequence[int | Sequence[int]]) -> list[int]:
@@ -369,7 +386,7 @@ def minimum(a: int, b: int) -> int:
     if symbol is None or not (varies(a) or varies(b)):
         return min(a, b)
     for x, y in ((a, b), (b, a)):
-        if symbol.is_count(y - x):
+        if symbol.is_ordered(x, y):
             return x
     raise ValueError(
         f"{symbol.text(a)} and {symbol.text(b)} with {symbol}: either may be the smaller"
@@ -379,8 +396,7 @@ def minimum(a: int, b: int) -> int:
 def is_ordered(*values: int) -> bool:
     """Whether integers are in ascending order at every size."""
     symbol = _symbol.get()
-    steps = [b - a for a, b in pairwise(values)]
-    return all(s >= 0 if symbol is None or symbol.fixes(s) else symbol.is_count(s) for s in steps)
+    return all(a <= b if symbol is None else symbol.is_ordered(a, b) for a, b in pairwise(values))
 
 
 def divisor(value: int) -> int:

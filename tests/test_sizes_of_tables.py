@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import gflow
+from gflow.dialects.extents import Symbol, is_ordered, size_of_program
 
 ROWS = 16
 #: below, at and above the half of the table, both ways
@@ -118,3 +120,44 @@ def test_gradients_of_many_lengths(name: str, way: str) -> None:
         got.square().sum().backward()
         for a, b in ((got, want), (model.table.grad, eager.table.grad), (again.grad, x.grad)):
             torch.testing.assert_close(a, b)
+
+
+def test_two_sizes() -> None:
+    table = nn.Parameter(torch.randn(41, 3, dtype=torch.float64))
+
+    def parts(x: Tensor) -> Tensor:
+        first, half = table.as_strided((x.shape[0], 3), (3, 1)), table[: x.shape[0] // 2]
+        return x.sum() * (first.square().sum() + half.sum())
+
+    torch._dynamo.reset()
+    run: Any = torch.compile(parts, backend="gflow")
+    for n, m in ((2, 4), (9, 6), (5, 9), (2, 9), (17, 40)):
+        x = torch.randn(n, m, dtype=torch.float64)
+        (want,) = torch.autograd.grad(parts(x), table)
+        (got,) = torch.autograd.grad(run(x), table)
+        torch.testing.assert_close(got, want)
+
+
+def test_order_of_sizes() -> None:
+    outer = Symbol("n", 2, 64)
+    with size_of_program(outer):
+        n = outer.stand_in
+        assert is_ordered(0, n, 64)
+        assert is_ordered(0, 64 - n)
+        assert not is_ordered(n, 63)
+        assert not is_ordered(3, n)
+    both = replace(outer, second=Symbol("m", 1, 20)).standing(0)
+    assert both.second is not None
+    with size_of_program(both):
+        m = both.second.stand_in
+        assert is_ordered(0, m, 41)
+        assert not is_ordered(41, m)
+        assert is_ordered(m, m * both.stand_in)
+
+
+def test_windows_that_tile_some_sizes() -> None:
+    """The stand-in of n + 1 is even."""
+    graph = gflow.nn.Graph.trace(lambda x: F.adaptive_avg_pool1d(F.pad(x, (0, 1)), 2))
+    for n in (5, 7, 6, 9, 3, 12):
+        x = torch.randn(2, 3, n)
+        torch.testing.assert_close(graph(x), F.adaptive_avg_pool1d(F.pad(x, (0, 1)), 2))

@@ -8,7 +8,7 @@ from typing import Any
 from gflow.dialects import marks
 from gflow.dialects.dialect import make_context
 from gflow.dialects.distribution.mesh import COPIES, MESH, PARTS, Mesh
-from gflow.dialects.extents import Symbol, size_of_program
+from gflow.dialects.extents import Symbol, current, size_of_program
 from gflow.dialects.mlir import func as func_dialect
 from gflow.dialects.mlir import ir
 from gflow.dialects.records import record
@@ -113,6 +113,15 @@ def _input_type(given: TraceInput) -> ir.Type:
         raise LoweringError(
             f"{given.role} {given.name!r} has dtype {given.value.dtype}, which a graph cannot "
             f"take; convert it first (supported: {', '.join(str(d) for d in TO_MLIR)})"
+        )
+    symbol = current()
+    if (
+        min(given.value.shape, default=0) < 0 and symbol is not None
+    ):  # with the stand-in of a dynamic size
+        text = ", ".join(map(symbol.text, given.value.shape))
+        raise LoweringError(
+            f"{given.role} {given.name!r} has the shape [{text}] with {symbol}, whose sizes do "
+            "not all grow"
         )
     return ir.RankedTensorType.get(list(given.value.shape), ir.Type.parse(dtype))
 

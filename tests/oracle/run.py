@@ -19,7 +19,7 @@ from gflow.compiler import CompileOptions
 from .growth import STRUCTURES, environment, grow
 from .program import WIDER, Program, TensorSpec, dtype_of, source
 from .settings import PIPELINES
-from .sizes import VARYING, at_call, varying
+from .sizes import TABLES, VARYING, at_call, varying
 from .tensors import default_dtype, memory, view, widened
 
 Tensor = torch.Tensor
@@ -400,9 +400,9 @@ def _stale(held: list[tuple[int, list[Tensor], list[Tensor]]]) -> str:
 
 
 def program_of(seed: int) -> Program:
-    """The program of a seed. From `VARYING` on its sizes vary, if eager runs it with others; from `STRUCTURES` on, of
-    every third."""
+    """The program of a seed. From `VARYING` on its sizes vary, if eager runs it with others; from `STRUCTURES` up to
+    `TABLES`, of every third."""
     program = grow(seed)
-    if seed < VARYING or program.raises or (seed >= STRUCTURES and seed % 3):
+    if seed < VARYING or program.raises or (STRUCTURES <= seed < TABLES and seed % 3):
         return program
     return varying(program, lambda candidate: run(candidate, "eager").error is None)

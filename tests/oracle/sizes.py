@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod
 from typing import Any
 
-from .program import Call, Json, Program, TensorSpec
+from .program import Call, Json, Program, Storage, TensorSpec
 
 #: seeds from here on are programs whose sizes vary, where eager takes others
 VARYING = 20_000_000
 #: from here on two sizes vary on their own, where eager takes others
 BOTH = 30_000_000
+#: from here on calls use parts of a table of a fixed size, too
+TABLES = 60_000_000
+
+_ROWS = 41  # at least the greatest size
+#: parts of a table T by a size N, and what N makes of it
+_PARTS = (
+    "T[:N]", "T[-N:]", "T[G - N:]", "T[N:]", "T[N - 1]", "T[-N]", "T[N // 2]", "T[: N // 2]", "T[:N:2]",
+    "T.narrow(0, G - N, N)", "T.select(0, N - 1)", "torch.split(T, [N, G - N])[1]", "T[None].expand(N, -1, -1)",
+    "F.pad(T[:N], (0, 0, 0, G - N))", "F.pad(T[:N], (0, 0, G - N, 0), value=2.0)", "F.pad(T, (0, 0, 0, N - G))",
+    "F.pad(T[:N], (0, 0, 7 - N, 0))", "torch.roll(T, N - 5, 0)", "torch.roll(T[:N], 5 - N, 0)",
+    "torch.slice_scatter(T, T[:N] * 2, 0, G - N, G)", "torch.slice_scatter(T, T[:N] * 2, 0, 0, N)",
+    "torch.select_scatter(T, T[0] * 3, 0, N - 1)", "torch.cat([T[N:], T[:N]])", "T[:N].var(0, correction=2)",
+    "(T[:N] @ T.t()).diagonal(1)", "(T @ T[:N].t()).diagonal(-2)", "torch.tril(T[:N] @ T.t(), N - 6)",
+    "torch.triu(T[:N] @ T[:N].t(), 5 - N)", "T.unfold(0, 2, 1)[:N]", "T.as_strided((N, 3), (3, 1))",
+    "F.interpolate(T.t()[None], size=N)", "F.adaptive_avg_pool1d(T.t(), N)", "T[torch.arange(N)]",
+    "T[torch.arange(N) + (G - N)]", "T.index_add(0, torch.arange(N), T[G - N:])", "T[0].repeat(N, 1)",
+    "T.index_copy(0, torch.arange(G - N, G), T[:N])", "T[:N].cumsum(0)", "T[:N].softmax(0)",
+)  # fmt: skip
 
 
 def at_call(program: Program, call: int) -> Program:
@@ -46,8 +65,35 @@ def varying(program: Program, runs: Callable[[Program], bool]) -> Program:
         for text in (_by_shape(program, size), program.calls):
             candidate = replace(program, calls=text, settings=settings)
             if runs(candidate):
-                return _with_another(candidate, rng, runs) if program.seed >= BOTH else candidate
+                found = _with_another(candidate, rng, runs) if program.seed >= BOTH else candidate
+                return _with_parts(found, size, rng, runs) if program.seed >= TABLES else found
     return program
+
+
+def _with_parts(
+    program: Program, size: int, rng: random.Random, runs: Callable[[Program], bool]
+) -> Program:
+    """The program with parts of a table, by the size that varies, among its results."""
+    settings = program.settings
+    table = TensorSpec(
+        "table", len(program.storages), (_ROWS, 3), (3, 1), role="parameter", requires_grad=settings.grad
+    )  # fmt: skip
+    found = replace(
+        program,
+        storages=(*program.storages, Storage("float32", 3 * _ROWS, program.seed)),
+        tensors=(*program.tensors, table),
+    )
+    where = _place(program, size)
+    for number, part in enumerate(rng.sample(_PARTS, rng.randint(1, 3))):
+        text = re.sub(
+            r"\bN\b", where, re.sub(r"\bG\b", str(_ROWS), re.sub(r"\bT\b", "table", part))
+        )
+        call = Call(f"part{number}", "torch.mul", ({"py": text}, 1.5))
+        more = replace(
+            found, calls=(*found.calls, call), outputs=(*found.outputs, call.result)
+        )  # fmt: skip
+        found = more if runs(more) else found
+    return found
 
 
 def _with_another(program: Program, rng: random.Random, runs: Callable[[Program], bool]) -> Program:
@@ -79,13 +125,18 @@ def _is_alone(program: Program, spec: TensorSpec) -> bool:
     return len(users) == 1 and whole and not spec.offset and spec.strides == dense
 
 
-def _by_shape(program: Program, size: int) -> tuple[Call, ...]:
-    """The calls with a size of an input in place of the number."""
-    where = next(
+def _place(program: Program, size: int) -> str:
+    """The shape of an input that has a size, as Python."""
+    return next(
         f"{t.name}.shape[{t.shape.index(size)}]"
         for t in program.tensors
         if t.role == "input" and size in t.shape
     )
+
+
+def _by_shape(program: Program, size: int) -> tuple[Call, ...]:
+    """The calls with a size of an input in place of the number."""
+    where = _place(program, size)
 
     def asked(value: Json) -> Any:
         if isinstance(value, dict):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from gflow.dialects.extents import divisor, varies
 from gflow.dialects.ops import OPS
 
 from ...dtypes import is_float
@@ -74,13 +75,18 @@ def _tiling(x: Value, windows: dict[str, Any], spatial: int) -> tuple[int, ...] 
     if x.numel == 0 or "divisor" in windows:
         return None
     if "size" in windows:
-        if any(o == 0 or s % o for s, o in zip(sizes, windows["size"])):
+        if any(o == 0 or _rest(s, o) for s, o in zip(sizes, windows["size"])):
             return None
         return tuple(s // o for s, o in zip(sizes, windows["size"]))
     kernel: tuple[int, ...] = windows["kernel"]
     if windows["stride"] != kernel or any(windows["padding"]):
         return None
-    return None if any(s % k for s, k in zip(sizes, kernel)) else kernel
+    return None if any(_rest(s, k) for s, k in zip(sizes, kernel)) else kernel
+
+
+def _rest(size: int, by: int) -> int:
+    """The remainder of a size; 0 only if there is none at every size."""
+    return size % by if varies(by) else divisor(size) % by
 
 
 def _emit(
