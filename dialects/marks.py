@@ -62,8 +62,8 @@ KERNEL_FIELDS: dict[str, Attr] = {
     "block": Attr(
         "i64[]",
         "other GPU kernels: rows and columns of one program, or one of them; CPU products: rows that a thread packs, "
-        "columns that all threads pack, and columns of a task; where the weight is packed, rows and columns of a task; "
-        "CPU attention: rows of a task",
+        "columns that all threads pack, and columns of a task; where windows are read in place, rows and columns of a "
+        "task, and, if the weight isn't packed yet, columns that all threads pack; CPU attention: rows of a task",
     ),
     "batch": Attr(
         "str",
@@ -90,6 +90,12 @@ KERNEL_FIELDS: dict[str, Attr] = {
         "CPU convolutions by patches: whether patches (im2col) are stored in scratch, or the product gathers them from "
         "the input as it packs; without it, the kernel is 1x1 and the input is the matrix",
         choices=("stored", "gathered"),
+    ),
+    "walk": Attr(
+        "str",
+        "CPU convolutions that read windows in place: the order of positions in tiles: image by image, or the same "
+        "position of all images side by side, whose windows leave the input at the same elements of the kernel",
+        choices=("images", "positions"),
     ),
     "order": Attr(
         "i64[]",

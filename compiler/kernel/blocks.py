@@ -88,25 +88,39 @@ class Blocks:
 
 @record
 class Strips:
-    """The blocking of a product whose B was packed beforehand in strips of columns (`gflow-pack-weights`).
+    """The blocking of a product whose A is read in place, and whose B is packed in strips of columns.
 
     Attributes:
         tile: rows of a tile, its columns (those of a strip), and all of K.
         rows, across: rows and columns of a share, multiples of the tile's.
+        columns: columns that are packed at a time, a multiple of the tile's; 0: B was packed beforehand
+            (`gflow-pack-weights`).
+        by_position: whether rows of a convolution are ordered by position, with all images side by side. Otherwise they
+            are ordered by image, as in memory.
     """
 
     tile: tuple[int, int, int]
     rows: int
     across: int
+    columns: int = 0
+    by_position: bool = False
 
     def scratch(self, taps: int, channels: int) -> tuple[int, int]:
-        """Bytes of scratch of a thread: zeros that padding reads, and a table of the addresses of a share's rows.
+        """Bytes of scratch of a thread: zeros that padding reads, and the table of a share's rows.
 
         Args:
             taps: positions of the convolution's kernel; 1 for a product of matrices.
             channels: of the activation.
         """
-        return _whole(ITEM * channels), _whole(8 * self.rows * taps)
+        height = self.tile[0]
+        return _whole(ITEM * channels), _whole(
+            8 * (self.rows // height) * (height + 1) * (taps + 1)
+        )
+
+    @property
+    def b_bytes(self) -> int:
+        """Bytes of a block of B that is packed for one use."""
+        return _whole(ITEM * self.columns * self.tile[2])
 
 
 @record

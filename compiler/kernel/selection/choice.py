@@ -118,6 +118,7 @@ class Choice(Way):
     copies: tuple[str, ...] = ()
     widened: tuple[int, ...] = ()
     patches: str = ""
+    walk: str = "images"
     then: tuple[Way, ...] = ()
     library: str = ""
     tuned: str = ""
@@ -181,12 +182,13 @@ class Choice(Way):
             CannotLower: code generation does not support it.
         """
         what = "has a blocking of packed weights that code generation does not support"
-        self.check(len(self.tile) == 3 and len(self.block) == 2, what)
-        (height, width, k), (rows, across) = self.tile, self.block
-        sound = min(height, width, rows, across) > 0 and width % LANES == 0
-        self.check(sound and height * width // LANES <= _MOST_SUMS, what)
-        self.check(rows % height == across % width == 0, what)
-        return Strips((height, width, k), rows, across)
+        count = 3 if self.kind == "direct" else 2
+        self.check(len(self.tile) == 3 and len(self.block) == count, what)
+        (height, width, k), (rows, across, *more) = self.tile, self.block
+        sound = min(height, width, rows, across, *more) > 0 and width % LANES == 0
+        self.check(sound and height * width // LANES <= _MOST_SUMS and height <= LANES, what)
+        self.check(rows % height == across % width == sum(more) % width == 0, what)
+        return Strips((height, width, k), rows, across, sum(more), self.walk == "positions")
 
     def attention_blocks(self) -> AttentionBlocks:
         """The blocking of a CPU attention.
@@ -254,7 +256,8 @@ CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "depthwise": ("copies", "into", "widened", *_SHARED, "then"),
     "panels": _BLOCKED,
     "rows": _BLOCKED,
-    "packed": ("tile", "block", "into", *_SHARED, "then"),
+    "packed": ("tile", "block", "walk", "into", *_SHARED, "then"),
+    "direct": ("tile", "block", "walk", "into", *_SHARED, "then"),
     "patches": (*_BLOCKED, "copies", "patches"),
     "attention": ("tile", "block", "widened", "then", "tuned"),
     "attention_rows": ("tile", "block", "widened", "then", "tuned"),

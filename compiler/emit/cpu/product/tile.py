@@ -114,12 +114,20 @@ class Tile(Function):
                 self.store(self.plus(x, self.load(at, self.masks[v])), held)
 
         self.branch(self.add_to, lambda: self.repeat(0, "%rows", 1, row))
+        self.follow()
+
+    def follow(self) -> None:
+        """Call the epilogue on the tile."""
         self.call("%finish", f"%words, {self.held}, %i, %j, %rows, %columns", FINISH_TYPES)
+
+    def row_at(self, i: str | int) -> str:
+        """The address of a row of the tile in C."""
+        return self.at("%c", self.mul("%row", i))
 
     def _row(self, i: str) -> list[tuple[str, str]]:
         """For each vector of a row: its sums, and its address in C."""
         held = self.at(self.held, self.mul(i, self.vectors * LANES * ITEM))
-        row = self.at("%c", self.mul("%row", i))
+        row = self.row_at(i)
         offsets = [v * LANES * ITEM for v in range(self.vectors)]
         return [(self.load(self.at(held, o)), self.at(row, o)) for o in offsets]
 

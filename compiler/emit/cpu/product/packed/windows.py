@@ -1,0 +1,178 @@
+"""The table of a share's rows: for each tile of rows, the addresses that its windows read.
+
+    entry 0      the number of taps, then the number of each row in y
+    entry 1 …    a tap's number, then the address of each row's input at this tap
+
+An entry has 1 + mr words of 64 bits. A tap that is outside the input for all rows of a tile has no entry, since it
+adds zeros. Where it is outside for some rows, these have the address of zeros. An incomplete tile repeats its last row.
+
+Rows are numbered as they lie in memory (by image), or by position: the same position of all images is then side by
+side, and rows of a tile mostly have the same taps outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from ..function import Function
+
+DIMENSIONS = ("d", "h", "w")
+#: arguments that exist for each spatial dimension. Position p and tap k of the kernel read position
+#: (p · stride - padding + k · dilation) / divisor of the input, if that is an integer
+SPATIAL = ("input", "output", "kernel", "stride", "padding", "dilation", "divisor")
+#: bytes of a word
+WORD = 8
+
+
+class Windows:
+    """Writes tables.
+
+    Args:
+        e: the function.
+        w: its arguments by name.
+        zeros: the address of zeros.
+        lanes: rows whose addresses are computed side by side; at least those of a tile.
+        divides: whether a divisor isn't 1.
+    """
+
+    def __init__(
+        self, e: Function, w: Mapping[str, str], zeros: str, lanes: int, divides: bool
+    ) -> None:
+        self.e, self.w, self.lanes, self.divides = e, w, lanes, divides
+        self.type, self.floats = f"vector<{lanes}xi64>", f"vector<{lanes}xf64>"
+        self.entry = e.mul(e.add(w["mr"], 1), WORD)
+        #: bytes of the table of a tile
+        self.size = e.mul(self.entry, e.add(w["taps"], 1))
+        self.mask = e.first_lanes(w["mr"], lanes)
+        self.zeros = self._wide(e(f"llvm.ptrtoint {zeros} : !llvm.ptr to i64"))
+        self.start = self._wide(e(f"llvm.ptrtoint {w['x']} : !llvm.ptr to i64"))
+        self.by_position = e.compare("ne", w["by_position"], 0)
+        sizes = (w["images"], *(w[f"output_{d}"] for d in reversed(DIMENSIONS)))
+        #: the sizes of rows' coordinates, the fastest first; the slowest one has no bound
+        self.sizes = [self._divisor(e.choose(self.by_position, a, b)) for a, b in pairwise(sizes)]
+        self.divisors = {d: self._divisor(w[f"divisor_{d}"]) for d in DIMENSIONS if divides}
+        step, self.steps = w["pixel"], {}
+        for d in reversed(DIMENSIONS):
+            self.steps[d] = step
+            step = e.mul(step, w[f"input_{d}"])
+        self.image = step
+
+    def write(self, table: str, row: str, rows: str) -> None:
+        """Write the table of rows row … row + rows - 1 at the address `table`."""
+        e = self.e
+
+        def tile(p: str) -> None:
+            first = e.mul(p, self.w["mr"])
+            last = e.sub(e.at_most(e.add(first, self.w["mr"]), rows), 1)
+            lane = self._op("addi", e.steps(self.lanes, "i64"), self._wide(first))
+            numbers = self._op("addi", self._op("minsi", lane, self._wide(last)), self._wide(row))
+            self._tile(e.at(table, e.mul(p, self.size)), numbers)
+
+        e.repeat(0, e.granules(rows, self.w["mr"]), 1, tile)
+
+    def _tile(self, table: str, numbers: str) -> None:
+        e, w = self.e, self.w
+        image, at = self._coordinates(numbers)
+        number = image
+        for d in DIMENSIONS:
+            number = self._op("addi", self._scaled(number, w[f"output_{d}"]), at[d])
+        self._store(table, number)
+        starts = {
+            d: self._op(
+                "subi", self._scaled(at[d], w[f"stride_{d}"]), self._wide(w[f"padding_{d}"])
+            )
+            for d in DIMENSIONS
+        }
+        there = self._op("addi", self.start, self._scaled(image, self.image))
+        inside = e.const(True, f"vector<{self.lanes}xi1>")
+        none = e.i64(0)
+        count, _, _ = self._taps(0, starts, there, inside, [none, none, e.at(table, self.entry)])
+        e.line(f"llvm.store {count}, {table} : i64, !llvm.ptr")
+
+    def _taps(
+        self, n: int, starts: dict[str, str], there: str, inside: str, carried: list[str]
+    ) -> list[str]:
+        """Loop over the taps along dimension `n` and further ones.
+
+        there: the rows' addresses as far as known. inside: the rows whose taps are inside the input so far. carried:
+        the number of entries, that of the tap, and the address of the next entry.
+        """
+        e, w, d = self.e, self.w, DIMENSIONS[n]
+
+        def tap(k: str, carried: list[str]) -> list[str]:
+            moved = self._wide(e.mul(k, w[f"dilation_{d}"]))
+            x, ok = self._position(d, self._op("addi", starts[d], moved))
+            both = e(f"arith.andi {inside}, {ok} : vector<{self.lanes}xi1>")
+            further = self._op("addi", there, self._scaled(x, self.steps[d]))
+            if n < len(DIMENSIONS) - 1:
+                return self._taps(n + 1, starts, further, both, carried)
+            count, number, to = carried
+            found = e(
+                f"arith.select {both}, {further}, {self.zeros} : vector<{self.lanes}xi1>, {self.type}"
+            )
+            e.line(f"llvm.store {number}, {to} : i64, !llvm.ptr")
+            self._store(to, found)
+            some = e(f"vector.reduction <or>, {both} : vector<{self.lanes}xi1> into i1")
+            one = e.choose(some, 1, 0)
+            return [e.add(count, one), e.add(number, 1), e.at(to, e.mul(one, self.entry))]
+
+        types = ("i64", "i64", "!llvm.ptr")
+        return e.loop(0, w[f"kernel_{d}"], 1, list(zip(carried, types)), tap)
+
+    def _position(self, d: str, x: str) -> tuple[str, str]:
+        """The input's position along a dimension, and whether it is inside."""
+        e, size = self.e, self.w[f"input_{d}"]
+        if not self.divides:
+            return x, self._compare("ult", x, self._wide(size))
+        limit = self._compare("ult", x, self._wide(e.mul(size, self.w[f"divisor_{d}"])))
+        quotient, rest = self._split(x, self.divisors[d])
+        whole = self._compare("eq", rest, e.const(0, self.type))
+        return quotient, e(f"arith.andi {limit}, {whole} : vector<{self.lanes}xi1>")
+
+    def _coordinates(self, numbers: str) -> tuple[str, dict[str, str]]:
+        """The image and the position of rows."""
+        found, rest = [], numbers
+        for size in self.sizes:
+            rest, digit = self._split(rest, size)
+            found.append(digit)
+        found.append(rest)
+        by_position = found[1:]
+        by_image = found[:-1]
+        image = self._choose(found[0], found[-1])
+        at = [self._choose(a, b) for a, b in zip(by_position, by_image)]
+        return image, dict(zip(reversed(DIMENSIONS), at))
+
+    # -- vectors
+
+    def _wide(self, x: str) -> str:
+        return self.e(f"vector.broadcast {x} : i64 to {self.type}")
+
+    def _op(self, op: str, a: str, b: str) -> str:
+        return self.e(f"arith.{op} {a}, {b} : {self.type}")
+
+    def _scaled(self, x: str, by: str) -> str:
+        return self._op("muli", x, self._wide(by))
+
+    def _compare(self, predicate: str, a: str, b: str) -> str:
+        return self.e(f"arith.cmpi {predicate}, {a}, {b} : {self.type}")
+
+    def _choose(self, a: str, b: str) -> str:
+        return self.e(f"arith.select {self.by_position}, {a}, {b} : {self.type}")
+
+    def _store(self, entry: str, values: str) -> None:
+        """Store the words after the first one of an entry."""
+        self.e.write(values, self.e.at(entry, WORD), self.type, WORD, self.mask)
+
+    def _divisor(self, x: str) -> tuple[str, str]:
+        """A divisor as vectors of integers and of float64."""
+        wide = self._wide(x)
+        return wide, self.e(f"arith.sitofp {wide} : {self.type} to {self.floats}")
+
+    def _split(self, x: str, by: tuple[str, str]) -> tuple[str, str]:
+        """Quotient, rounded to zero, and remainder. Processors divide vectors of float64, which is exact up to 2⁵³."""
+        e, (whole, divisor) = self.e, by
+        given = e(f"arith.sitofp {x} : {self.type} to {self.floats}")
+        ratio = e(f"arith.divf {given}, {divisor} : {self.floats}")
+        quotient = e(f"arith.fptosi {ratio} : {self.floats} to {self.type}")
+        return quotient, self._op("subi", x, self._op("muli", quotient, whole))
