@@ -42,13 +42,23 @@ KERNEL_KINDS: dict[str, tuple[str, ...]] = {
     "panels": ("tile", "block"),  # a product on a CPU, of packed panels
     "rows": ("tile", "block"),  # a product of few rows, whose operands are read without packing
     "packed": ("tile", "block"),  # a product whose weight is packed once, before the first call
+    "direct": ("tile", "block"),  # a convolution on a CPU that reads windows in place
     "patches": (),
     "attention": ("tile", "block"),  # on a CPU, in blocks of keys
     "attention_rows": ("tile", "block"),  # on a CPU, of few rows, without packing
 }
 
 #: kinds of CPU kernels, whose tiles may have any size
-ON_PROCESSORS = ("loops", "panels", "rows", "packed", "patches", "attention", "attention_rows")
+ON_PROCESSORS = (
+    "loops",
+    "panels",
+    "rows",
+    "packed",
+    "direct",
+    "patches",
+    "attention",
+    "attention_rows",
+)
 
 #: the fields of `gflow.kernel`
 KERNEL_FIELDS: dict[str, Attr] = {
@@ -63,7 +73,8 @@ KERNEL_FIELDS: dict[str, Attr] = {
         "i64[]",
         "other GPU kernels: rows and columns of one program, or one of them; CPU products: rows that a thread packs, "
         "columns that all threads pack, and columns of a task; where windows are read in place, rows and columns of a "
-        "task, and, if the weight isn't packed yet, columns that all threads pack; CPU attention: rows of a task",
+        "task, and, if the weight isn't packed yet, columns that all threads pack, or for the gradient of a weight "
+        "output channels of a task; CPU attention: rows of a task",
     ),
     "batch": Attr(
         "str",

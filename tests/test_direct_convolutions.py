@@ -1,4 +1,4 @@
-"""Convolutions that read windows in place, and gradients of their inputs, beside float64."""
+"""Convolutions that read windows in place, and their gradients, beside float64."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ CASES: list[tuple[tuple[int, ...], tuple[Any, ...]]] = [
     ((8, 4, 4, 3, 3), (5, 1, 4, 1)),  # windows beyond the input
     ((9, 4, 20, 5, 3), (2, 3, 0, 1)),  # inputs that no window reads
     ((2, 200, 40, 7, 7), (3, 3, 2, 2)),  # several chains for each tap
+    ((20, 16, 1, 9, 9), (3, 1, 1, 1)),  # one output channel, and more than a chain of positions
 ]  # fmt: skip
 
 
@@ -62,8 +63,8 @@ def test_beside_float64(
     case: tuple[tuple[int, ...], tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(direct, "_by_patches", lambda *_: math.inf)
-    for name, p in PROCESSORS.items():  # several blocks of columns
-        monkeypatch.setitem(PROCESSORS, name, replace(p, block=1 << 13))
+    for name, p in PROCESSORS.items():  # several blocks of columns, of rows and of positions
+        monkeypatch.setitem(PROCESSORS, name, replace(p, block=1 << 13, near=1 << 15))
     (n, c, o, height, width), given = case
     torch.manual_seed(0)
     kernel = given[0] if isinstance(given[0], tuple) else (given[0],) * 2
@@ -73,7 +74,7 @@ def test_beside_float64(
     for _ in range(2):  # shares are counted anew at each call
         found = graph(x, dy)
     text = graph.ir("planned", generic=True)
-    assert text.count('kind = "direct"') == 2
+    assert text.count('kind = "direct"') == 3
 
     def of(dtype: torch.dtype) -> tuple[Tensor, ...]:
         return step(x.to(dtype), w.to(dtype).requires_grad_(), dy.to(dtype), given[1:])

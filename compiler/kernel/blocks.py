@@ -124,6 +124,28 @@ class Strips:
 
 
 @record
+class GradientBlocks:
+    """The blocking of the gradient of a convolution's weight, whose operands are read in place.
+
+    Attributes:
+        tile: output channels and input channels of a tile, and the output positions of a block.
+        beside: output channels of a share, a multiple of the tile's.
+    """
+
+    tile: tuple[int, int, int]
+    beside: int
+
+    @property
+    def each(self) -> int:
+        """Bytes of the table's entries for a tap: two addresses for each position, and space to write eight at once."""
+        return 16 * (self.tile[2] + 8)
+
+    def scratch(self, taps: int) -> tuple[int, int]:
+        """Bytes of the numbers of entries, and of all entries of the table. taps: positions of the kernel."""
+        return _whole(8 * taps), _whole(taps * self.each)
+
+
+@record
 class Problem:
     """A product, or a batch of such: rows and columns of each result, and K, the size of the reduction dimension.
 

@@ -111,9 +111,9 @@ class Geometry:
 
     @property
     def walk(self) -> Walk:
-        """The product that a convolution, or the gradient of its input, is."""
+        """How a convolution or a gradient of it reads an activation: that of a weight reads as the convolution does."""
         s = self.in_space()
-        if self.name == "convolution":
+        if self.name != "convolution_input_grad":
             return Walk(
                 self.positions, self.o, self.c, s.inputs, s.outputs, s.kernel, s.stride, s.padding, s.dilation,
                 (1, 1, 1), any(self.padding),

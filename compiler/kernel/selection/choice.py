@@ -22,7 +22,7 @@ from gflow.dialects.records import record
 
 from ...ir.errors import CannotLower
 from ..attention import FEW, AttentionBlocks
-from ..blocks import AMX_LANES, LANES, PADDED, PARTS, Blocks, Strips
+from ..blocks import AMX_LANES, LANES, PADDED, PARTS, Blocks, GradientBlocks, Strips
 
 #: threads of a warp in a choice, on all devices. Code generation converts to the device's own warp size
 WARP = 32
@@ -189,6 +189,19 @@ class Choice(Way):
         self.check(sound and height * width // LANES <= _MOST_SUMS and height <= LANES, what)
         self.check(rows % height == across % width == sum(more) % width == 0, what)
         return Strips((height, width, k), rows, across, sum(more), self.walk == "positions")
+
+    def gradient_blocks(self) -> GradientBlocks:
+        """The blocking of the gradient of a convolution's weight that reads windows in place.
+
+        Raises:
+            CannotLower: code generation does not support it.
+        """
+        what = "has a blocking of weight gradients that code generation does not support"
+        self.check(len(self.tile) == 3 and len(self.block) == 1, what)
+        (height, width, deep), (beside,) = self.tile, self.block
+        sound = min(height, width, deep, beside) > 0 and width % LANES == beside % height == 0
+        self.check(sound and height * width // LANES <= _MOST_SUMS, what)
+        return GradientBlocks((height, width, deep), beside)
 
     def attention_blocks(self) -> AttentionBlocks:
         """The blocking of a CPU attention.

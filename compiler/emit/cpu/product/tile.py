@@ -69,6 +69,7 @@ class Tile(Function):
     def __init__(self, rows: int, vectors: int) -> None:
         super().__init__()
         self.rows, self.vectors = rows, vectors
+        self.first: str | int = 0  #: the first row that is stored
         self.zero = self.const(0.0, VECTOR)
         count = self.i64(rows * vectors * LANES)
         self.held = self(f"llvm.alloca {count} x f32 {{alignment = 64 : i64}} : (i64) -> !llvm.ptr")
@@ -101,7 +102,7 @@ class Tile(Function):
                 both = self(f"arith.andi {self.masks[v]}, {every} : vector<{LANES}xi1>")
                 self.store(self.plus(x, self.load(at, both)), at, self.masks[v])
 
-        self.repeat(0, "%rows", 1, row)
+        self.repeat(self.first, "%rows", 1, row)
 
     def _follow(self) -> None:
         """Call the epilogue, after adding the sums of earlier blocks of K."""

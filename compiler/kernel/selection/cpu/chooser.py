@@ -38,7 +38,7 @@ from ..choice import Choice, Way, blocked
 from .attention import NEEDED, attention_of
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
 from .blocking import blocks_of, contiguous, cut, halves_are_faster, own_is_faster
-from .direct import direct_of
+from .direct import direct_of, gradient_of
 from .loops import choice_of_loops, runs, scratch_of, way_of_loops
 from .other_ops import CHOOSERS
 from .patches import (
@@ -352,17 +352,23 @@ class Chooser:
         w = ROLES[g.name][1]
         if self.processor is None or not self.direct:
             return None
+        floating = _up(types[2].nbytes) if rows is not None and rows.floating and not tiled else 0
+        shared = sharing(of_product(1, g.positions, g.o, g.taps * g.c))
+        if g.name == "convolution_weight_grad":
+            blocks = gradient_of(self.processor, g, self.threads)
+            if blocks is None:
+                return None
+            scratch = floating + sum(blocks.scratch(g.taps))
+            return Choice("direct", scratch, tile=blocks.tile, block=(blocks.beside,), **shared)
         made = direct_of(self.processor, g, types[w], strides[w], self.threads)
         if made is None:
             return None
         walk = g.walk
-        scratch = made.b_bytes + self.threads * sum(made.scratch(g.taps, walk.channels))
-        if rows is not None and rows.floating and not tiled:
-            scratch += _up(types[2].nbytes)
+        scratch = floating + made.b_bytes
+        scratch += self.threads * sum(made.scratch(g.taps, walk.channels))
         return Choice(
             "direct", scratch, tile=made.tile, block=(made.rows, made.across, made.columns),
-            walk="positions" if made.by_position else "images",
-            **sharing(of_product(1, walk.rows, walk.columns, g.taps * walk.channels)),
+            walk="positions" if made.by_position else "images", **shared,
         )  # fmt: skip
 
     def _packed(

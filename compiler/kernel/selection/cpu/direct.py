@@ -1,4 +1,4 @@
-"""Convolutions that read the windows of their input in place (direct convolution), and gradients of their inputs.
+"""Convolutions that read the windows of their input in place (direct convolution), and their gradients.
 
 The product of windows and weights is that of `packed_product`, but the weight is packed at each call. No patches are
 stored, and a gradient gathers what a product by patches would add up. Taps outside the input are left out, for a tile
@@ -13,7 +13,7 @@ from gflow.compiler.targets.processors import Processor
 from gflow.dialects.extents import at_most, varies
 from gflow.dialects.types import TensorType, row_major_strides
 
-from ...blocks import ITEM, LANES, Problem, Strips
+from ...blocks import ITEM, LANES, GradientBlocks, Problem, Strips
 from ...convolution import Geometry, Walk
 from .blocking import blocks_of, share_of_library, share_of_peak
 from .patches import sizes_of
@@ -23,7 +23,12 @@ from .strips import cut, cycles
 #: runs
 _FEWER = 0.95
 
-#: the part of the second-level cache that a share's table of addresses takes at most
+#: the most positions of a block in the gradient of a weight, the cycles of an entry of its table, and the shares of a
+#: thread
+_DEEP, _ENTRY, _SHARES = 512, 5, 8
+#: bytes a cycle of gradients that leave the second-level cache between two blocks
+_MOVED = 4
+#: the part of the second-level cache that a table of addresses takes at most
 _TABLE = 8
 
 
@@ -60,13 +65,50 @@ def direct_of(
     return Strips(whole.tile, rows, min(whole.across, columns), columns, by_position)
 
 
+def gradient_of(p: Processor, g: Geometry, threads: int) -> GradientBlocks | None:
+    """The blocking of the gradient of a weight whose operands are read in place; None where there is none, or where a
+    product of patches is faster."""
+    if g.groups > 1 or g.pointwise or not g.last:
+        return None
+    tiles = [tile for tile in p.strips if tile[0] <= g.o]
+    rows = at_most(g.positions)
+    if not tiles:
+        return None
+    most = p.near // 2 // (ITEM * g.c)  # a block of the input stays in the second-level cache
+    deep = max(min(rows, _DEEP, p.near // _TABLE // (16 * g.taps), most), 1)
+    deep = ceil(rows / ceil(rows / deep))
+    read = rows * part_of_taps(
+        g, g.walk, 1, False
+    )  # positions at which a tap is inside, on average
+
+    def time(tile: tuple[int, int]) -> float:
+        height, vectors = tile
+        tiles = ceil(g.o / height) * ceil(g.c / (vectors * LANES))
+        loads = height + vectors + 2
+        fetched = ITEM * (LANES * vectors + height) / p.fetched
+        each = max(height * vectors / p.issued, loads / p.loaded, p.latency, fetched)
+        around = p.around + height * vectors * p.finishing
+        return tiles * (read * each + ceil(rows / deep) * around)
+
+    best = min(tiles, key=time)
+    table, weight = rows * _ENTRY, ITEM * g.o * g.c
+    added = weight * 2 * (ceil(rows / deep) - 1) / _MOVED if weight * g.taps > p.near else 0
+    if g.taps * (time(best) + table + added) > _by_patches(p, g, threads):
+        return None
+    height = best[0]
+    near = p.near // 4 // (ITEM * deep)  # a share's part of dy stays in the second-level cache
+    shares = ceil(g.o / max(threads * _SHARES / g.taps, 1))
+    beside = max(min(near, shares) // height, 1) * height
+    return GradientBlocks((height, best[1] * LANES, deep), beside)
+
+
 def _by_patches(p: Processor, g: Geometry, threads: int) -> float:
     """The cycles of the convolution by patches on one thread, with the faster of gflow's own product and the BLAS."""
     product = Problem(*sizes_of(g, g.positions)).most()
     own = share_of_peak(p, product, blocks_of(p, product, threads), threads)
     best = max(own, share_of_library(p, product))
     moved = 0
-    if g.name == "convolution_input_grad" or g.c % LANES:  # stored or added up, one element a cycle
+    if g.name != "convolution" or g.c % LANES:  # stored or added up, one element a cycle
         moved = at_most(g.positions) * g.taps * g.c
     return product.rows * product.columns * product.k / _rate(p) / best + moved
 

@@ -11,7 +11,7 @@ from ...program_builder import Builder
 from ..epilogue import Epilogue
 from ..finish import Words
 from ..function import ITEM, LANES
-from . import kernel, tile, weights
+from . import gradient, kernel, tile, weights
 
 
 def product(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
@@ -48,6 +48,40 @@ def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
         (source, w),
         {"pack": KernelAddress(name), "lane": lane, "channel": channel},
     )
+
+
+def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
+    """Add the step of the gradient of a convolution's weight."""
+    x, dy, r = (*o.operands, *o.results)
+    result = b.body.types[r]
+    g = geometry(o.name, o.op, [b.body.types[v] for v in (x, dy, r)])
+    walk, blocks = g.walk, b.choice.gradient_blocks()
+    (height, width, deep), size = blocks.tile, sum(blocks.scratch(g.taps))
+    b.choice.check(height <= g.o, "has more rows of a tile than output channels")
+    table, after = b.scratch(size), epilogue
+    if epilogue is None:
+        target = b.place(r)
+    else:
+        raw = b.scratch(size + result.nbytes, epilogue.place is None)
+        target = epilogue.target(0, Place(raw.space, raw.index, raw.offset + size))
+    name = f"gradient_tile_{height}x{width}"
+    if name not in b.kernels:
+        b.kernels[name] = gradient.tile(name, height, width // LANES)
+    given: dict[str, Count | Place | KernelAddress] = {
+        "x": b.place(x), "dy": b.place(dy), "dw": target, "table": table, "tile": KernelAddress(name), "next": 0,
+        "rows": walk.rows, "images": g.n, "inputs": g.c, "outputs": g.o, "taps": g.taps, "deep": deep,
+        "beside": blocks.beside, "mr": height, "nr": width, "counts": blocks.scratch(g.taps)[0], "each": blocks.each,
+        "by_position": 0, **_spatial(walk),
+    }  # fmt: skip
+    name = "weight_gradient"
+    if name not in b.kernels:
+        b.kernels[name] = gradient.function(name)
+        b.externals |= set(gradient.EXTERNALS)
+    parallel, from_size = b.choice.shared()
+    taken = tuple(given[word] for word in gradient.WORDS)
+    b.steps.append(KernelStep(name, taken, parallel, b.label(o), True, from_size=from_size))  # type: ignore[arg-type]
+    if after is not None:
+        after.run(0, after.rows, target)
 
 
 def weight_steps(g: Geometry) -> tuple[int, int]:

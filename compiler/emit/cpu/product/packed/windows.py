@@ -12,9 +12,10 @@ side, and rows of a tile mostly have the same taps outside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
+from ...language.code import Carried
 from ..function import Function
 
 DIMENSIONS = ("d", "h", "w")
@@ -23,6 +24,9 @@ DIMENSIONS = ("d", "h", "w")
 SPATIAL = ("input", "output", "kernel", "stride", "padding", "dilation", "divisor")
 #: bytes of a word
 WORD = 8
+
+#: what a loop over taps does with one
+Body = Callable[[str, str, str, list[str]], list[str]]
 
 
 class Windows:
@@ -45,8 +49,8 @@ class Windows:
         #: bytes of the table of a tile
         self.size = e.mul(self.entry, e.add(w["taps"], 1))
         self.mask = e.first_lanes(w["mr"], lanes)
-        self.zeros = self._wide(e(f"llvm.ptrtoint {zeros} : !llvm.ptr to i64"))
-        self.start = self._wide(e(f"llvm.ptrtoint {w['x']} : !llvm.ptr to i64"))
+        self.zeros = self.wide(e(f"llvm.ptrtoint {zeros} : !llvm.ptr to i64"))
+        self.start = self.wide(e(f"llvm.ptrtoint {w['x']} : !llvm.ptr to i64"))
         self.by_position = e.compare("ne", w["by_position"], 0)
         sizes = (w["images"], *(w[f"output_{d}"] for d in reversed(DIMENSIONS)))
         #: the sizes of rows' coordinates, the fastest first; the slowest one has no bound
@@ -65,72 +69,81 @@ class Windows:
         def tile(p: str) -> None:
             first = e.mul(p, self.w["mr"])
             last = e.sub(e.at_most(e.add(first, self.w["mr"]), rows), 1)
-            lane = self._op("addi", e.steps(self.lanes, "i64"), self._wide(first))
-            numbers = self._op("addi", self._op("minsi", lane, self._wide(last)), self._wide(row))
+            lane = self.op("addi", e.steps(self.lanes, "i64"), self.wide(first))
+            numbers = self.op("addi", self.op("minsi", lane, self.wide(last)), self.wide(row))
             self._tile(e.at(table, e.mul(p, self.size)), numbers)
 
         e.repeat(0, e.granules(rows, self.w["mr"]), 1, tile)
 
     def _tile(self, table: str, numbers: str) -> None:
-        e, w = self.e, self.w
-        image, at = self._coordinates(numbers)
+        e = self.e
+        image, at = self.coordinates(numbers)
         number = image
         for d in DIMENSIONS:
-            number = self._op("addi", self._scaled(number, w[f"output_{d}"]), at[d])
+            number = self.op("addi", self.scaled(number, self.w[f"output_{d}"]), at[d])
         self._store(table, number)
+
+        def tap(t: str, there: str, inside: str, carried: list[str]) -> list[str]:
+            count, to = carried
+            mask = f"vector<{self.lanes}xi1>"
+            found = e(f"arith.select {inside}, {there}, {self.zeros} : {mask}, {self.type}")
+            e.line(f"llvm.store {t}, {to} : i64, !llvm.ptr")
+            self._store(to, found)
+            some = e(f"vector.reduction <or>, {inside} : {mask} into i1")
+            one = e.choose(some, 1, 0)
+            return [e.add(count, one), e.at(to, e.mul(one, self.entry))]
+
+        start = [(e.i64(0), "i64"), (e.at(table, self.entry), "!llvm.ptr")]
+        count, _ = self.taps(image, at, start, tap)
+        e.line(f"llvm.store {count}, {table} : i64, !llvm.ptr")
+
+    def taps(self, image: str, at: dict[str, str], carried: Carried, body: Body) -> list[str]:
+        """Write a loop over the taps of rows, and return the final values that it carries.
+
+        Args:
+            image, at: the rows' coordinates.
+            carried: initial values and their types.
+            body: writes a tap. It gets its number, the addresses of the rows' inputs, a mask of the rows whose inputs
+                exist, and the carried values.
+        """
         starts = {
-            d: self._op(
-                "subi", self._scaled(at[d], w[f"stride_{d}"]), self._wide(w[f"padding_{d}"])
+            d: self.op(
+                "subi", self.scaled(at[d], self.w[f"stride_{d}"]), self.wide(self.w[f"padding_{d}"])
             )
             for d in DIMENSIONS
         }
-        there = self._op("addi", self.start, self._scaled(image, self.image))
-        inside = e.const(True, f"vector<{self.lanes}xi1>")
-        none = e.i64(0)
-        count, _, _ = self._taps(0, starts, there, inside, [none, none, e.at(table, self.entry)])
-        e.line(f"llvm.store {count}, {table} : i64, !llvm.ptr")
+        there = self.op("addi", self.start, self.scaled(image, self.image))
+        inside = self.e.const(True, f"vector<{self.lanes}xi1>")
+        types = ["i64", *(ty for _, ty in carried)]
 
-    def _taps(
-        self, n: int, starts: dict[str, str], there: str, inside: str, carried: list[str]
-    ) -> list[str]:
-        """Loop over the taps along dimension `n` and further ones.
+        def over(n: int, there: str, inside: str, given: list[str]) -> list[str]:
+            """Loop over dimension `n` and further ones. there, inside: as far as known."""
+            d = DIMENSIONS[n]
 
-        there: the rows' addresses as far as known. inside: the rows whose taps are inside the input so far. carried:
-        the number of entries, that of the tap, and the address of the next entry.
-        """
-        e, w, d = self.e, self.w, DIMENSIONS[n]
+            def tap(k: str, given: list[str]) -> list[str]:
+                moved = self.wide(self.e.mul(k, self.w[f"dilation_{d}"]))
+                x, ok = self._position(d, self.op("addi", starts[d], moved))
+                both = self.e(f"arith.andi {inside}, {ok} : vector<{self.lanes}xi1>")
+                further = self.op("addi", there, self.scaled(x, self.steps[d]))
+                if n < len(DIMENSIONS) - 1:
+                    return over(n + 1, further, both, given)
+                return [self.e.add(given[0], 1), *body(given[0], further, both, given[1:])]
 
-        def tap(k: str, carried: list[str]) -> list[str]:
-            moved = self._wide(e.mul(k, w[f"dilation_{d}"]))
-            x, ok = self._position(d, self._op("addi", starts[d], moved))
-            both = e(f"arith.andi {inside}, {ok} : vector<{self.lanes}xi1>")
-            further = self._op("addi", there, self._scaled(x, self.steps[d]))
-            if n < len(DIMENSIONS) - 1:
-                return self._taps(n + 1, starts, further, both, carried)
-            count, number, to = carried
-            found = e(
-                f"arith.select {both}, {further}, {self.zeros} : vector<{self.lanes}xi1>, {self.type}"
-            )
-            e.line(f"llvm.store {number}, {to} : i64, !llvm.ptr")
-            self._store(to, found)
-            some = e(f"vector.reduction <or>, {both} : vector<{self.lanes}xi1> into i1")
-            one = e.choose(some, 1, 0)
-            return [e.add(count, one), e.add(number, 1), e.at(to, e.mul(one, self.entry))]
+            return self.e.loop(0, self.w[f"kernel_{d}"], 1, list(zip(given, types)), tap)
 
-        types = ("i64", "i64", "!llvm.ptr")
-        return e.loop(0, w[f"kernel_{d}"], 1, list(zip(carried, types)), tap)
+        return over(0, there, inside, [self.e.i64(0), *(x for x, _ in carried)])[1:]
 
     def _position(self, d: str, x: str) -> tuple[str, str]:
         """The input's position along a dimension, and whether it is inside."""
         e, size = self.e, self.w[f"input_{d}"]
         if not self.divides:
-            return x, self._compare("ult", x, self._wide(size))
-        limit = self._compare("ult", x, self._wide(e.mul(size, self.w[f"divisor_{d}"])))
+            return x, self._compare("ult", x, self.wide(size))
+        limit = self._compare("ult", x, self.wide(e.mul(size, self.w[f"divisor_{d}"])))
         quotient, rest = self._split(x, self.divisors[d])
         whole = self._compare("eq", rest, e.const(0, self.type))
         return quotient, e(f"arith.andi {limit}, {whole} : vector<{self.lanes}xi1>")
 
-    def _coordinates(self, numbers: str) -> tuple[str, dict[str, str]]:
+    def coordinates(self, numbers: str) -> tuple[str, dict[str, str]]:
         """The image and the position of rows."""
         found, rest = [], numbers
         for size in self.sizes:
@@ -145,14 +158,17 @@ class Windows:
 
     # -- vectors
 
-    def _wide(self, x: str) -> str:
+    def wide(self, x: str) -> str:
+        """A vector of equal integers."""
         return self.e(f"vector.broadcast {x} : i64 to {self.type}")
 
-    def _op(self, op: str, a: str, b: str) -> str:
+    def op(self, op: str, a: str, b: str) -> str:
+        """An op of `arith` on vectors of integers."""
         return self.e(f"arith.{op} {a}, {b} : {self.type}")
 
-    def _scaled(self, x: str, by: str) -> str:
-        return self._op("muli", x, self._wide(by))
+    def scaled(self, x: str, by: str) -> str:
+        """A vector times an integer."""
+        return self.op("muli", x, self.wide(by))
 
     def _compare(self, predicate: str, a: str, b: str) -> str:
         return self.e(f"arith.cmpi {predicate}, {a}, {b} : {self.type}")
@@ -166,7 +182,7 @@ class Windows:
 
     def _divisor(self, x: str) -> tuple[str, str]:
         """A divisor as vectors of integers and of float64."""
-        wide = self._wide(x)
+        wide = self.wide(x)
         return wide, self.e(f"arith.sitofp {wide} : {self.type} to {self.floats}")
 
     def _split(self, x: str, by: tuple[str, str]) -> tuple[str, str]:
@@ -175,4 +191,4 @@ class Windows:
         given = e(f"arith.sitofp {x} : {self.type} to {self.floats}")
         ratio = e(f"arith.divf {given}, {divisor} : {self.floats}")
         quotient = e(f"arith.fptosi {ratio} : {self.floats} to {self.type}")
-        return quotient, self._op("subi", x, self._op("muli", quotient, whole))
+        return quotient, self.op("subi", x, self.op("muli", quotient, whole))
