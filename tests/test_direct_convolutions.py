@@ -95,6 +95,25 @@ def test_infinities_and_nan_stay_in_their_windows() -> None:
     assert 'kind = "direct"' in graph.ir("planned", generic=True)
 
 
+@pytest.mark.parametrize("which", ["x", "w", "dy"])
+@pytest.mark.parametrize("size", [2, 5])
+def test_padding_beside_infinities(which: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros around the input are multiplied with infinities where eager does so: not in gradients of the input."""
+    monkeypatch.setattr(direct, "_by_patches", lambda *_: math.inf)
+    torch.manual_seed(0)
+    x, w, dy = (
+        torch.randn(9, 16, size, size),
+        torch.randn(24, 16, 3, 3),
+        torch.randn(9, 24, size, size),
+    )
+    given = {"x": x, "w": w, "dy": dy}[which].view(-1)
+    given[::701], given[5] = math.inf, math.nan
+    found = Step(w, (1, 1))(x, dy)
+    wanted = step(x.double(), w.double().requires_grad_(), dy.double(), (1, 1))
+    for own, exact in zip(found, wanted):
+        torch.testing.assert_close(own, exact.float(), rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
 def test_batches_that_vary() -> None:
     torch.manual_seed(0)
     w = torch.randn(24, 16, 3, 3)

@@ -18,7 +18,8 @@ ITEM, LANES, PADDED = 4, ANY.lanes, 2 * ANY.lanes
 #: sum of
 BF16X6, BF16 = "bf16x6", "bf16"
 PARTS = {BF16X6: 3, BF16: 1}
-#: rows and columns of such a tile, and bytes after a panel of several parts, for the range of its values
+#: rows and columns of such a tile, and bytes after a panel of several parts, for the range of its values, and after a
+#: strip
 AMX_LANES, TAIL = 2 * ANY.lanes, 64
 
 #: bytes at the start of scratch that hold the number of the next share, alone on its cache line
@@ -118,9 +119,14 @@ class Strips:
         )
 
     @property
+    def strip_bytes(self) -> int:
+        """Bytes of a strip; one that is packed for one use ends with a mark."""
+        return ITEM * self.tile[1] * self.tile[2] + (TAIL if self.columns else 0)
+
+    @property
     def b_bytes(self) -> int:
         """Bytes of a block of B that is packed for one use."""
-        return _whole(ITEM * self.columns * self.tile[2])
+        return self.columns // self.tile[1] * self.strip_bytes
 
 
 @record
@@ -140,9 +146,14 @@ class GradientBlocks:
         """Bytes of the table's entries for a tap: two addresses for each position, and space to write eight at once."""
         return 16 * (self.tile[2] + 8)
 
-    def scratch(self, taps: int) -> tuple[int, int]:
-        """Bytes of the numbers of entries, and of all entries of the table. taps: positions of the kernel."""
-        return _whole(8 * taps), _whole(taps * self.each)
+    def scratch(self, taps: int, channels: int) -> tuple[int, int, int]:
+        """Bytes of the numbers of entries, of all entries of the table, and of zeros.
+
+        Args:
+            taps: positions of the convolution's kernel.
+            channels: of its input.
+        """
+        return _whole(8 * taps), _whole(taps * self.each), _whole(ITEM * channels)
 
 
 @record

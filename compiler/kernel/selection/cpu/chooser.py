@@ -358,7 +358,7 @@ class Chooser:
             blocks = gradient_of(self.processor, g, self.threads)
             if blocks is None:
                 return None
-            scratch = floating + sum(blocks.scratch(g.taps))
+            scratch = floating + sum(blocks.scratch(g.taps, g.c))
             return Choice("direct", scratch, tile=blocks.tile, block=(blocks.beside,), **shared)
         made = direct_of(self.processor, g, types[w], strides[w], self.threads)
         if made is None:

@@ -7,8 +7,8 @@
                 for strips of input channels            (accumulators in registers, then added to dw)
 
 The table has, for each tap, the positions whose windows are inside the input there: the address of each one's dy, and
-of the input at the tap. Products with elements outside are left out. Threads meet after each block, so sums have the
-same order for any number of threads.
+of the input at the tap. Products with elements outside are left out, unless dy has an infinity or a NaN there: their
+products with zeros are NaN. Threads meet after each block, so sums have the same order for any number of threads.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from ..tile import ARGUMENTS, CHAIN, TYPES, Tile
 from .windows import DIMENSIONS, SPATIAL, WORD, Windows
 
 #: the function's arguments. rows: output positions. deep: those of a block. beside: output channels of a share. counts:
-#: bytes of the numbers of entries at the start of the table. each: bytes of the entries of a tap.
+#: bytes of the numbers of entries at the start of the table. each: bytes of the entries of a tap. zeros: the
+#: offset of zeros after the table.
 WORDS = (
     *("x", "dy", "dw", "table", "tile", "next"),
-    *("rows", "images", "inputs", "outputs", "taps", "deep", "beside", "mr", "nr", "counts", "each", "by_position"),
+    *("rows", "images", "inputs", "outputs", "taps", "deep", "beside", "mr", "nr", "counts", "each", "zeros"),
+    "by_position",
     *(f"{name}_{d}" for name in SPATIAL for d in DIMENSIONS),
 )  # fmt: skip
 _POINTERS = WORDS[:4]
@@ -69,7 +71,17 @@ class _Gradient(Function):
         w["pixel"] = self.mul(w["inputs"], ITEM)
         self.pixel = self.mul(w["outputs"], ITEM)
         self.entries = self.at(w["table"], w["counts"])
-        self.windows = Windows(self, w, w["x"], SIDE, False)
+        self.zeros = self.at(w["table"], w["zeros"])
+        self.windows = Windows(self, w, self.zeros, SIDE, False)
+        nothing = self.const(0, "i8")
+
+        def clear() -> None:
+            self.line(
+                f'"llvm.intr.memset"({self.zeros}, {nothing}, {w["pixel"]}) <{{isVolatile = false}}> : '
+                "(!llvm.ptr, i8, i64) -> ()"
+            )
+
+        self.branch(self.compare("eq", self.me, 0), clear)
         self.repeat(0, w["rows"], w["deep"], self._block)
 
     def _block(self, first: str) -> None:
@@ -104,6 +116,12 @@ class _Gradient(Function):
             lambda t: self.line(f"llvm.store {zero}, {self._count(t)} : i64, !llvm.ptr"),
         )
 
+        never = self._is_finite(
+            self.at(w["dy"], self.mul(first, self.pixel)), self.mul(deep, w["outputs"])
+        )
+        always = self(f"arith.xori {never}, {self.const(True, 'i1')} : i1")
+        always = self(f"vector.broadcast {always} : i1 to vector<{SIDE}xi1>")
+
         def some(r: str) -> None:
             row = self.add(first, r)
             numbers = self.windows.op("addi", self.steps(SIDE, "i64"), self.windows.wide(row))
@@ -113,7 +131,12 @@ class _Gradient(Function):
 
             def tap(t: str, there: str, inside: str, _: list[str]) -> list[str]:
                 own = self.compare("eq", self.binary("remui", t, self.team), self.me)
-                inside = self(f"arith.andi {inside}, {exist} : vector<{SIDE}xi1>")
+                mask, wide = f"vector<{SIDE}xi1>", self.windows.type
+                there = self(
+                    f"arith.select {inside}, {there}, {self.windows.zeros} : {mask}, {wide}"
+                )
+                inside = self(f"arith.ori {inside}, {always} : {mask}")
+                inside = self(f"arith.andi {inside}, {exist} : {mask}")
                 some = self(f"vector.reduction <or>, {inside} : vector<{SIDE}xi1> into i1")
                 both = self(f"arith.andi {own}, {some} : i1")
                 self.branch(both, lambda: self._entries(t, dy, there, inside))
@@ -123,8 +146,21 @@ class _Gradient(Function):
 
         self.repeat(0, deep, SIDE, some)
 
+    def _is_finite(self, at: str, count: str) -> str:
+        """Whether `count` values from the address `at` on are finite: 0 · x is NaN for others."""
+        zero = self.const(0.0, VECTOR)
+
+        def some(n: str, seen: list[str]) -> list[str]:
+            mask = self.first_lanes(self.at_most(self.sub(count, n), LANES), LANES)
+            x = self.load(self.at(at, self.mul(n, ITEM)), mask)
+            return [self(f"math.fma {x}, {zero}, {seen[0]} : {VECTOR}")]
+
+        (total,) = self.loop(0, count, LANES, [(zero, VECTOR)], some)
+        sound = self(f"arith.cmpf ord, {total}, {total} : {VECTOR}")
+        return self(f"vector.reduction <and>, {sound} : vector<{LANES}xi1> into i1")
+
     def _entries(self, tap: str, dy: str, there: str, inside: str) -> None:
-        """Append the entries of positions whose windows are inside. What follows overwrites those of others."""
+        """Append the entries of the positions in `inside`. What follows overwrites those of others."""
         count = self._count(tap)
         end = self(f"llvm.load {count} : !llvm.ptr -> i64")
         entries = self.at(self.entries, self.mul(tap, self.w["each"]))

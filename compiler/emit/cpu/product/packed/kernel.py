@@ -6,6 +6,10 @@
             for strips of the share
                 for tiles of rows                       (accumulators in registers, then the epilogue)
 
+Elements of the kernel outside of the input are left out for a tile of rows. They are not if that might change a result:
+of a weight that was packed beforehand, or if a block of it has an infinity or a NaN, whose products with zeros are NaN.
+In a gradient nothing outside is ever multiplied (`excludes`), so each row of such a block is computed alone.
+
 One function serves all sizes, for matrix products, and for convolutions and gradients of their inputs in up to three
 spatial dimensions. Frozen weights are packed beforehand, so threads do not wait for each other. The number of the next
 share is stored in one of the kernel arguments; the last thread that finds no share left resets it to 0.
@@ -15,6 +19,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from gflow.compiler.kernel.blocks import TAIL
+
 from ..function import ITEM, Function
 from . import weights
 from .tile import TYPES
@@ -22,12 +28,12 @@ from .windows import DIMENSIONS, SPATIAL, WORD, Windows
 
 #: the function's arguments. images: of a convolution. taps: positions of its kernel. columns: of a block. zeros,
 #: addresses: bytes of a thread's scratch. strip: bytes of a strip. by_position: rows are ordered by position. padded:
-#: some windows reach beyond x. pack: the function that packs a strip, or 0; lane, channel: bytes between columns and
-#: between rows of w's taps. b_bytes: bytes of a packed block.
+#: some windows reach beyond x. excludes: nothing outside of x is ever multiplied. pack: the function that packs a strip,
+#: or 0; lane, channel: bytes between columns and between rows of w's taps. b_bytes: bytes of a packed block.
 WORDS = (
     *("x", "w", "y", "scratch", "tile", "finish", "pack", "next"),
     *("m", "n", "images", "channels", "taps", "rows", "across", "columns", "mr", "nr", "strip", "row"),
-    *("zeros", "addresses", "by_position", "padded", "lane", "channel", "b_bytes"),
+    *("zeros", "addresses", "by_position", "padded", "excludes", "lane", "channel", "b_bytes"),
     *(f"{name}_{d}" for name in SPATIAL for d in DIMENSIONS),
 )  # fmt: skip
 _POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:7]
@@ -84,15 +90,29 @@ class _Packed(Function):
         w = self.w
         width = self.at_most(w["columns"], self.sub(w["n"], jc))
         self.branch(self.packs, lambda: self._pack(jc, width))
+        marked = self.compare("ne", self._marks(width), 0)
+        beforehand = self(f"arith.xori {self.packs}, {self.const(True, 'i1')} : i1")
+        self.windows.every = self(f"arith.ori {beforehand}, {marked} : i1")
+        excludes = self.compare("ne", w["excludes"], 0)
+        alone = self(f"arith.andi {marked}, {excludes} : i1")
         along = self.granules(width, w["across"])
         count = self.mul(self.granules(w["m"], w["rows"]), along)
 
         def share(block: str, side: str, before: str) -> None:
             row = self.mul(block, w["rows"])
             rows = self.at_most(self.sub(w["m"], row), w["rows"])
-            new = self.compare("ne", block, before)
-            self.branch(new, lambda: self.windows.write(self.table, row, rows))
-            self._tiles(jc, rows, self.mul(side, w["across"]), width)
+            first = self.mul(side, w["across"])
+
+            def one(i: str) -> None:
+                self.windows.write(self.table, self.add(row, i), self.i64(1), True)
+                self._tiles(jc, self.i64(1), first, width)
+
+            def together() -> None:
+                new = self.compare("ne", block, before)
+                self.branch(new, lambda: self.windows.write(self.table, row, rows))
+                self._tiles(jc, rows, first, width)
+
+            self.branch(alone, lambda: self.repeat(0, rows, 1, one), together)
 
         taken = self.shares(self.next, count, along, share)
         last = self.compare("eq", taken, self.sub(self.add(count, self.team), 1))
@@ -116,6 +136,19 @@ class _Packed(Function):
 
         self.repeat(self.me, self.granules(width, w["nr"]), self.team, strip)
         self.branch(self.together, self.barrier)
+
+    def _marks(self, width: str) -> str:
+        """Whether some strip of a block that was packed here has an infinity or a NaN: not 0."""
+        strips = self(
+            f"arith.select {self.packs}, {self.granules(width, self.w['nr'])}, {self.i64(0)} : i64"
+        )
+        mark = self.at(self.b, self.sub(self.w["strip"], TAIL))
+
+        def strip(s: str, found: list[str]) -> list[str]:
+            at = self.at(mark, self.mul(s, self.w["strip"]))
+            return [self.binary("ori", found[0], self(f"llvm.load {at} : !llvm.ptr -> i64"))]
+
+        return self.loop(0, strips, 1, [(self.i64(0), "i64")], strip)[0]
 
     def _tiles(self, jc: str, rows: str, first: str, width: str) -> None:
         w = self.w

@@ -56,7 +56,8 @@ def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None
     result = b.body.types[r]
     g = geometry(o.name, o.op, [b.body.types[v] for v in (x, dy, r)])
     walk, blocks = g.walk, b.choice.gradient_blocks()
-    (height, width, deep), size = blocks.tile, sum(blocks.scratch(g.taps))
+    (height, width, deep), (counts, entries, zeros) = blocks.tile, blocks.scratch(g.taps, g.c)
+    size = counts + entries + zeros
     b.choice.check(height <= g.o, "has more rows of a tile than output channels")
     table, after = b.scratch(size), epilogue
     if epilogue is None:
@@ -70,8 +71,8 @@ def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None
     given: dict[str, Count | Place | KernelAddress] = {
         "x": b.place(x), "dy": b.place(dy), "dw": target, "table": table, "tile": KernelAddress(name), "next": 0,
         "rows": walk.rows, "images": g.n, "inputs": g.c, "outputs": g.o, "taps": g.taps, "deep": deep,
-        "beside": blocks.beside, "mr": height, "nr": width, "counts": blocks.scratch(g.taps)[0], "each": blocks.each,
-        "by_position": 0, **_spatial(walk),
+        "beside": blocks.beside, "mr": height, "nr": width, "counts": counts, "each": blocks.each,
+        "zeros": counts + entries, "by_position": 0, **_spatial(walk),
     }  # fmt: skip
     name = "weight_gradient"
     if name not in b.kernels:
@@ -124,9 +125,10 @@ def _add(
         "pack": 0, "lane": 0, "channel": 0, **packing,
         "m": walk.rows, "n": walk.columns, "images": g.n, "channels": walk.channels, "taps": g.taps,
         "rows": strips.rows, "across": strips.across, "columns": strips.columns or -(-walk.columns // width) * width,
-        "mr": height, "nr": width, "strip": ITEM * k * width, "row": 0 if words else ITEM * walk.columns,
+        "mr": height, "nr": width, "strip": strips.strip_bytes, "row": 0 if words else ITEM * walk.columns,
         "zeros": zeros, "addresses": addresses, "b_bytes": strips.b_bytes,
-        "by_position": int(strips.by_position), "padded": int(walk.padded), **_spatial(walk),
+        "by_position": int(strips.by_position), "padded": int(walk.padded),
+        "excludes": int(g.name != "convolution"), **_spatial(walk),
     }  # fmt: skip
     lanes, divides = 8 if height <= 8 else LANES, any(n != 1 for n in walk.divisor)
     name = f"packed_product_{lanes}{'_strided' if divides else ''}"

@@ -3,7 +3,7 @@
     entry 0      the number of taps, then the number of each row in y
     entry 1 …    a tap's number, then the address of each row's input at this tap
 
-An entry has 1 + mr words of 64 bits. A tap that is outside the input for all rows of a tile has no entry, since it
+An entry has 1 + mr words of 64 bits. A tap that is outside the input for all rows of a tile may have no entry, since it
 adds zeros. Where it is outside for some rows, these have the address of zeros. An incomplete tile repeats its last row.
 
 Rows are numbered as they lie in memory (by image), or by position: the same position of all images is then side by
@@ -38,12 +38,15 @@ class Windows:
         zeros: the address of zeros.
         lanes: rows whose addresses are computed side by side; at least those of a tile.
         divides: whether a divisor isn't 1.
+    Attributes:
+        every: whether taps that are outside for all rows have entries, too (an i1).
     """
 
     def __init__(
         self, e: Function, w: Mapping[str, str], zeros: str, lanes: int, divides: bool
     ) -> None:
         self.e, self.w, self.lanes, self.divides = e, w, lanes, divides
+        self.every = e.const(False, "i1")
         self.type, self.floats = f"vector<{lanes}xi64>", f"vector<{lanes}xf64>"
         self.entry = e.mul(e.add(w["mr"], 1), WORD)
         #: bytes of the table of a tile
@@ -62,8 +65,11 @@ class Windows:
             step = e.mul(step, w[f"input_{d}"])
         self.image = step
 
-    def write(self, table: str, row: str, rows: str) -> None:
-        """Write the table of rows row … row + rows - 1 at the address `table`."""
+    def write(self, table: str, row: str, rows: str, inside: bool = False) -> None:
+        """Write the table of rows row … row + rows - 1 at the address `table`.
+
+        inside: taps that are outside for all rows have no entries, whatever `every` says.
+        """
         e = self.e
 
         def tile(p: str) -> None:
@@ -71,11 +77,12 @@ class Windows:
             last = e.sub(e.at_most(e.add(first, self.w["mr"]), rows), 1)
             lane = self.op("addi", e.steps(self.lanes, "i64"), self.wide(first))
             numbers = self.op("addi", self.op("minsi", lane, self.wide(last)), self.wide(row))
-            self._tile(e.at(table, e.mul(p, self.size)), numbers)
+            every = e.const(False, "i1") if inside else self.every
+            self._tile(e.at(table, e.mul(p, self.size)), numbers, every)
 
         e.repeat(0, e.granules(rows, self.w["mr"]), 1, tile)
 
-    def _tile(self, table: str, numbers: str) -> None:
+    def _tile(self, table: str, numbers: str, every: str) -> None:
         e = self.e
         image, at = self.coordinates(numbers)
         number = image
@@ -90,7 +97,7 @@ class Windows:
             e.line(f"llvm.store {t}, {to} : i64, !llvm.ptr")
             self._store(to, found)
             some = e(f"vector.reduction <or>, {inside} : {mask} into i1")
-            one = e.choose(some, 1, 0)
+            one = e.choose(e(f"arith.ori {some}, {every} : i1"), 1, 0)
             return [e.add(count, one), e.at(to, e.mul(one, self.entry))]
 
         start = [(e.i64(0), "i64"), (e.at(table, self.entry), "!llvm.ptr")]
