@@ -28,8 +28,8 @@ from .windows import DIMENSIONS, SPATIAL, WORD, Windows
 
 #: the function's arguments. images: of a convolution. taps: positions of its kernel. columns: of a block. zeros,
 #: addresses: bytes of a thread's scratch. strip: bytes of a strip. by_position: rows are ordered by position. padded:
-#: some windows reach beyond x. excludes: nothing outside of x is ever multiplied. pack: the function that packs a strip,
-#: or 0; lane, channel: bytes between columns and between rows of w's taps. b_bytes: bytes of a packed block.
+#: some windows reach beyond x. excludes: nothing outside of x is ever multiplied. pack: the function that packs a
+#: strip, or 0; lane, channel: bytes between columns and between rows of w's taps. b_bytes: bytes of a packed block.
 WORDS = (
     *("x", "w", "y", "scratch", "tile", "finish", "pack", "next"),
     *("m", "n", "images", "channels", "taps", "rows", "across", "columns", "mr", "nr", "strip", "row"),
