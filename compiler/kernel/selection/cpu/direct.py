@@ -39,7 +39,7 @@ def direct_of(
 
     weight, strides: the type of the weight, and its strides in elements.
     """
-    if g.name == "convolution_weight_grad" or g.groups > 1 or g.taps == 1 or not g.last:
+    if g.name == "convolution_weight_grad" or g.groups > 1 or not g.last:
         return None
     wanted = (g.c * g.taps, *row_major_strides(g.kernel), g.taps)  # PyTorch's [o, c, taps]
     if any(a != b for size, a, b in zip(weight.shape, strides, wanted) if size != 1):
@@ -52,14 +52,15 @@ def direct_of(
         made[tile, False] = each * part_of_taps(g, walk, tile[0], False)
         made[tile, True] = each * part_of_taps(g, walk, tile[0], True) / _FEWER
     (tile, by_position), products = min(made.items(), key=lambda item: item[1])
-    packing = p.packing * product.k * product.columns / _rate(p)
+    blocks = ceil(g.taps / LANES) * LANES / g.taps  # a weight is packed 16 elements of the kernel at a time
+    packing = p.packing * product.k * product.columns * blocks / _rate(p)
     if products + packing > _by_patches(p, g, threads):
         return None
     whole = cut(p, product, tile, ITEM * product.rows * walk.channels, threads)
     width = tile[1] * LANES
     strips = ceil(product.columns / width)
-    blocks = ceil(strips / max(p.block // (ITEM * product.k * width), 1))
-    columns = ceil(strips / blocks) * width
+    count = ceil(strips / max(p.block // (ITEM * product.k * width), 1))
+    columns = ceil(strips / count) * width
     table = Strips(whole.tile, tile[0], width).scratch(g.taps, walk.channels)[1]
     rows = min(whole.rows, max(p.near // _TABLE // table, 1) * tile[0])
     return Strips(whole.tile, rows, min(whole.across, columns), columns, by_position)
@@ -105,12 +106,15 @@ def gradient_of(p: Processor, g: Geometry, threads: int) -> GradientBlocks | Non
 def _by_patches(p: Processor, g: Geometry, threads: int) -> float:
     """The cycles of the convolution by patches on one thread, with the faster of gflow's own product and the BLAS."""
     product = Problem(*sizes_of(g, g.positions)).most()
-    own = share_of_peak(p, product, blocks_of(p, product, threads), threads)
-    best = max(own, share_of_library(p, product))
+    blocks = blocks_of(p, product, threads)
+    best = max(share_of_peak(p, product, blocks, threads), share_of_library(p, product))
+    height, width, kc = blocks.tile
+    tiles = ceil(product.rows / height) * ceil(product.columns / width) * ceil(product.k / kc)
+    around = tiles * (p.around + height * width / LANES * p.finishing)
     moved = 0
-    if g.name != "convolution" or g.c % LANES:  # stored or added up, one element a cycle
+    if not g.pointwise and (g.name != "convolution" or g.c % LANES):  # one element a cycle
         moved = at_most(g.positions) * g.taps * g.c
-    return product.rows * product.columns * product.k / _rate(p) / best + moved
+    return product.rows * product.columns * product.k / _rate(p) / best + around + moved
 
 
 def _rate(p: Processor) -> float:
