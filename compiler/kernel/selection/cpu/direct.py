@@ -23,9 +23,9 @@ from .strips import cut, cycles
 #: runs
 _FEWER = 0.95
 
-#: the most positions of a block in the gradient of a weight, the cycles of an entry of its table, and the shares of a
-#: thread
-_DEEP, _ENTRY, _SHARES = 512, 5, 8
+#: the most positions of a block in the gradient of a weight, the cycles of an entry of its table and of a position's
+#: coordinates, and the shares of a thread
+_DEEP, _ENTRY, _POSITION, _SHARES = 512, 5, 12, 8
 #: bytes a cycle of gradients that leave the second-level cache between two blocks
 _MOVED = 4
 #: the part of the second-level cache that a table of addresses takes at most
@@ -52,7 +52,9 @@ def direct_of(
         made[tile, False] = each * part_of_taps(g, walk, tile[0], False)
         made[tile, True] = each * part_of_taps(g, walk, tile[0], True) / _FEWER
     (tile, by_position), products = min(made.items(), key=lambda item: item[1])
-    blocks = ceil(g.taps / LANES) * LANES / g.taps  # a weight is packed 16 elements of the kernel at a time
+    blocks = (
+        ceil(g.taps / LANES) * LANES / g.taps
+    )  # a weight is packed 16 elements of the kernel at a time
     packing = p.packing * product.k * product.columns * blocks / _rate(p)
     if products + packing > _by_patches(p, g, threads):
         return None
@@ -69,7 +71,7 @@ def direct_of(
 def gradient_of(p: Processor, g: Geometry, threads: int) -> GradientBlocks | None:
     """The blocking of the gradient of a weight whose operands are read in place; None where there is none, or where a
     product of patches is faster."""
-    if g.groups > 1 or g.pointwise or not g.last:
+    if g.groups > 1 or not g.last:
         return None
     tiles = [tile for tile in p.strips if tile[0] <= g.o]
     rows = at_most(g.positions)
@@ -92,7 +94,11 @@ def gradient_of(p: Processor, g: Geometry, threads: int) -> GradientBlocks | Non
         return tiles * (read * each + ceil(rows / deep) * around)
 
     best = min(tiles, key=time)
-    table, weight = rows * _ENTRY, ITEM * g.o * g.c
+    if (
+        g.pointwise and best[1] * LANES < g.c
+    ):  # rows are read once, and in parts more slowly than packing reads them
+        return None
+    table, weight = rows * (_ENTRY + _POSITION / g.taps), ITEM * g.o * g.c
     added = weight * 2 * (ceil(rows / deep) - 1) / _MOVED if weight * g.taps > p.near else 0
     if g.taps * (time(best) + table + added) > _by_patches(p, g, threads):
         return None
