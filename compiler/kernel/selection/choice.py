@@ -270,7 +270,7 @@ CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "panels": _BLOCKED,
     "rows": _BLOCKED,
     "packed": ("tile", "block", "walk", "into", *_SHARED, "then"),
-    "direct": ("tile", "block", "walk", "into", *_SHARED, "then"),
+    "direct": ("tile", "block", "walk", "into", "widened", *_SHARED, "then"),
     "patches": (*_BLOCKED, "copies", "patches"),
     "attention": ("tile", "block", "widened", "then", "tuned"),
     "attention_rows": ("tile", "block", "widened", "then", "tuned"),

@@ -305,7 +305,9 @@ class Chooser:
             own = _up(result.nbytes) if rows is not None and rows.floating else 0
             zero = (way_of_loops(zeros(result, strides[2])),) if kind == "zero" else ()
             return Choice(kind, own, then=zero), None
-        direct = self._direct(g, types, strides, rows, tiled) if kind == "patches" else None
+        direct = None
+        if kind == "patches" and not (exact and self.processor and self.processor.amx):
+            direct = self._direct(g, types, strides, rows, tiled)
         if direct is not None:
             return direct, None
         given = (g, types[w], strides[w], result)
