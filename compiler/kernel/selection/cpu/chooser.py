@@ -357,7 +357,7 @@ class Chooser:
         floating = _up(types[2].nbytes) if rows is not None and rows.floating and not tiled else 0
         shared = sharing(of_product(1, g.positions, g.o, g.taps * g.c))
         if g.name == "convolution_weight_grad":
-            blocks = gradient_of(self.processor, g, self.threads)
+            blocks = gradient_of(self.processor, g, types[w], strides[w], self.threads)
             if blocks is None:
                 return None
             scratch = floating + sum(blocks.scratch(g.taps, g.c))

@@ -11,7 +11,7 @@ from math import ceil
 
 from gflow.compiler.targets.processors import Processor
 from gflow.dialects.extents import at_most, varies
-from gflow.dialects.types import TensorType, row_major_strides
+from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
 from ...blocks import ITEM, LANES, GradientBlocks, Problem, Strips
 from ...convolution import Geometry, Walk
@@ -32,6 +32,19 @@ _MOVED = 4
 _TABLE = 8
 
 
+def reads_windows(g: Geometry, weight: TensorType, strides: tuple[int, ...]) -> bool:
+    """Whether there is a direct convolution, for one that may be a product of patches (`kind_of_patches`).
+
+    weight, strides: the type of the weight, and its strides in elements.
+    """
+    if g.groups > 1:
+        return False
+    if g.name == "convolution_weight_grad":
+        return is_row_major(weight.shape, strides)
+    wanted = (g.c * g.taps, *row_major_strides(g.kernel), g.taps)  # PyTorch's [o, c, taps]
+    return all(a == b for size, a, b in zip(weight.shape, strides, wanted) if size != 1)
+
+
 def direct_of(
     p: Processor, g: Geometry, weight: TensorType, strides: tuple[int, ...], threads: int
 ) -> Strips | None:
@@ -39,10 +52,7 @@ def direct_of(
 
     weight, strides: the type of the weight, and its strides in elements.
     """
-    if g.name == "convolution_weight_grad" or g.groups > 1 or not g.last:
-        return None
-    wanted = (g.c * g.taps, *row_major_strides(g.kernel), g.taps)  # PyTorch's [o, c, taps]
-    if any(a != b for size, a, b in zip(weight.shape, strides, wanted) if size != 1):
+    if not reads_windows(g, weight, strides):
         return None
     walk = g.walk
     product = Problem(walk.rows, walk.columns, g.taps * walk.channels).most()
@@ -68,10 +78,11 @@ def direct_of(
     return Strips(whole.tile, rows, min(whole.across, columns), columns, by_position)
 
 
-def gradient_of(p: Processor, g: Geometry, threads: int) -> GradientBlocks | None:
-    """The blocking of the gradient of a weight whose operands are read in place; None where there is none, or where a
-    product of patches is faster."""
-    if g.groups > 1 or not g.last:
+def gradient_of(
+    p: Processor, g: Geometry, weight: TensorType, strides: tuple[int, ...], threads: int
+) -> GradientBlocks | None:
+    """The blocking of the gradient of a weight whose operands are read in place; None as for `direct_of`."""
+    if not reads_windows(g, weight, strides):
         return None
     tiles = [tile for tile in p.strips if tile[0] <= g.o]
     rows = at_most(g.positions)
@@ -98,8 +109,8 @@ def gradient_of(p: Processor, g: Geometry, threads: int) -> GradientBlocks | Non
         g.pointwise and best[1] * LANES < g.c
     ):  # rows are read once, and in parts more slowly than packing reads them
         return None
-    table, weight = rows * (_ENTRY + _POSITION / g.taps), ITEM * g.o * g.c
-    added = weight * 2 * (ceil(rows / deep) - 1) / _MOVED if weight * g.taps > p.near else 0
+    table, size = rows * (_ENTRY + _POSITION / g.taps), ITEM * g.o * g.c
+    added = size * 2 * (ceil(rows / deep) - 1) / _MOVED if size * g.taps > p.near else 0
     if g.taps * (time(best) + table + added) > _by_patches(p, g, threads):
         return None
     height = best[0]

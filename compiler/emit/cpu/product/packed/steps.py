@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.convolution import ROLES, Geometry, Walk, geometry, packed_geometry
+from gflow.compiler.kernel.selection.cpu.direct import reads_windows
+from gflow.compiler.kernel.selection.cpu.patches import kind_of_patches
 from gflow.dialects.extents import Count
 from gflow.dialects.program import KernelAddress, KernelStep, Place
 
@@ -28,10 +30,10 @@ def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     """Add the step of a convolution, or of the gradient of its input, which packs the weight [o, c, taps].
 
     Raises:
-        CannotLower: the weight's taps are not contiguous.
+        CannotLower: the chosen kernel does not support the convolution.
     """
     values = (*o.operands, *o.results)
-    g = geometry(o.name, o.op, [b.body.types[v] for v in values])
+    g = _geometry(b, o)
     x, w, y = (values[n] for n in ROLES[o.name])
     source = x if o.name == "convolution" else y
     width = b.choice.strips().tile[1]
@@ -51,10 +53,15 @@ def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
 
 
 def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
-    """Add the step of the gradient of a convolution's weight."""
+    """Add the step of the gradient of a convolution's weight.
+
+    Raises:
+        CannotLower: the chosen kernel does not support the convolution.
+    """
     x, dy, r = (*o.operands, *o.results)
     result = b.body.types[r]
-    g = geometry(o.name, o.op, [b.body.types[v] for v in (x, dy, r)])
+    g = _geometry(b, o)
+    b.choice.check(b.choice.walk == "images", "orders the rows of a product that has none")
     walk, blocks = g.walk, b.choice.gradient_blocks()
     (height, width, deep), (counts, entries, zeros) = blocks.tile, blocks.scratch(g.taps, g.c)
     size = counts + entries + zeros
@@ -83,6 +90,17 @@ def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None
     b.steps.append(KernelStep(name, taken, parallel, b.label(o), True, from_size=from_size))  # type: ignore[arg-type]
     if after is not None:
         after.run(0, after.rows, target)
+
+
+def _geometry(b: Builder, o: Op) -> Geometry:
+    """The geometry of a convolution that reads windows in place."""
+    values = (*o.operands, *o.results)
+    types, strides = [b.body.types[v] for v in values], [b.strides(v) for v in values]
+    g, w = geometry(o.name, o.op, types), ROLES[o.name][1]
+    sound = kind_of_patches(g, types, strides, b.blas) == "patches"
+    sound = sound and reads_windows(g, types[w], strides[w])
+    b.choice.check(sound, "reads windows of a convolution that cannot be read so")
+    return g
 
 
 def weight_steps(g: Geometry) -> tuple[int, int]:
