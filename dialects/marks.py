@@ -42,13 +42,23 @@ KERNEL_KINDS: dict[str, tuple[str, ...]] = {
     "panels": ("tile", "block"),  # a product on a CPU, of packed panels
     "rows": ("tile", "block"),  # a product of few rows, whose operands are read without packing
     "packed": ("tile", "block"),  # a product whose weight is packed once, before the first call
+    "direct": ("tile", "block"),  # a convolution on a CPU that reads windows in place
     "patches": (),
     "attention": ("tile", "block"),  # on a CPU, in blocks of keys
     "attention_rows": ("tile", "block"),  # on a CPU, of few rows, without packing
 }
 
 #: kinds of CPU kernels, whose tiles may have any size
-ON_PROCESSORS = ("loops", "panels", "rows", "packed", "patches", "attention", "attention_rows")
+ON_PROCESSORS = (
+    "loops",
+    "panels",
+    "rows",
+    "packed",
+    "direct",
+    "patches",
+    "attention",
+    "attention_rows",
+)
 
 #: the fields of `gflow.kernel`
 KERNEL_FIELDS: dict[str, Attr] = {
@@ -62,8 +72,9 @@ KERNEL_FIELDS: dict[str, Attr] = {
     "block": Attr(
         "i64[]",
         "other GPU kernels: rows and columns of one program, or one of them; CPU products: rows that a thread packs, "
-        "columns that all threads pack, and columns of a task; where the weight is packed, rows and columns of a task; "
-        "CPU attention: rows of a task",
+        "columns that all threads pack, and columns of a task; where windows are read in place, rows and columns of a "
+        "task, and, if the weight isn't packed yet, columns that all threads pack, or for the gradient of a weight "
+        "output channels of a task; CPU attention: rows of a task",
     ),
     "batch": Attr(
         "str",
@@ -90,6 +101,12 @@ KERNEL_FIELDS: dict[str, Attr] = {
         "CPU convolutions by patches: whether patches (im2col) are stored in scratch, or the product gathers them from "
         "the input as it packs; without it, the kernel is 1x1 and the input is the matrix",
         choices=("stored", "gathered"),
+    ),
+    "walk": Attr(
+        "str",
+        "CPU convolutions that read windows in place: the order of positions in tiles: image by image, or the same "
+        "position of all images side by side, whose windows leave the input at the same elements of the kernel",
+        choices=("images", "positions"),
     ),
     "order": Attr(
         "i64[]",

@@ -255,6 +255,10 @@ def test_patches() -> None:
         run(text.replace('"stored"', '"gathered"'), x, w)
     with pytest.raises(CompileError, match="makes patches that the convolution does not have"):
         run(text.replace('patches = "stored", ', ""), x, w)
+    sizes = "block = array<i64: 48, 16, 16>, tile = array<i64: 6, 16, 27>"
+    direct = text.replace('kind = "patches", patches = "stored"', f'kind = "direct", {sizes}')
+    with pytest.raises(CompileError, match="reads windows of a convolution that cannot be read so"):
+        run(direct, x, w)
 
 
 def test_tiles_of_quantized_products() -> None:

@@ -18,7 +18,8 @@ ITEM, LANES, PADDED = 4, ANY.lanes, 2 * ANY.lanes
 #: sum of
 BF16X6, BF16 = "bf16x6", "bf16"
 PARTS = {BF16X6: 3, BF16: 1}
-#: rows and columns of such a tile, and bytes after a panel of several parts, for the range of its values
+#: rows and columns of such a tile, and bytes after a panel of several parts, for the range of its values, and after a
+#: strip
 AMX_LANES, TAIL = 2 * ANY.lanes, 64
 
 #: bytes at the start of scratch that hold the number of the next share, alone on its cache line
@@ -88,25 +89,71 @@ class Blocks:
 
 @record
 class Strips:
-    """The blocking of a product whose B was packed beforehand in strips of columns (`gflow-pack-weights`).
+    """The blocking of a product whose A is read in place, and whose B is packed in strips of columns.
 
     Attributes:
         tile: rows of a tile, its columns (those of a strip), and all of K.
         rows, across: rows and columns of a share, multiples of the tile's.
+        columns: columns that are packed at a time, a multiple of the tile's; 0: B was packed beforehand
+            (`gflow-pack-weights`).
+        by_position: whether rows of a convolution are ordered by position, with all images side by side. Otherwise they
+            are ordered by image, as in memory.
     """
 
     tile: tuple[int, int, int]
     rows: int
     across: int
+    columns: int = 0
+    by_position: bool = False
 
     def scratch(self, taps: int, channels: int) -> tuple[int, int]:
-        """Bytes of scratch of a thread: zeros that padding reads, and a table of the addresses of a share's rows.
+        """Bytes of scratch of a thread: zeros that padding reads, and the table of a share's rows.
 
         Args:
             taps: positions of the convolution's kernel; 1 for a product of matrices.
             channels: of the activation.
         """
-        return _whole(ITEM * channels), _whole(8 * self.rows * taps)
+        height = self.tile[0]
+        return _whole(ITEM * channels), _whole(
+            8 * (self.rows // height) * (height + 1) * (taps + 1)
+        )
+
+    @property
+    def strip_bytes(self) -> int:
+        """Bytes of a strip; one that is packed for one use ends with a mark."""
+        return ITEM * self.tile[1] * self.tile[2] + (TAIL if self.columns else 0)
+
+    @property
+    def b_bytes(self) -> int:
+        """Bytes of a block of B that is packed for one use."""
+        return self.columns // self.tile[1] * self.strip_bytes
+
+
+@record
+class GradientBlocks:
+    """The blocking of the gradient of a convolution's weight, whose operands are read in place.
+
+    Attributes:
+        tile: output channels and input channels of a tile, and the output positions of a block.
+        beside: output channels of a share, a multiple of the tile's.
+    """
+
+    tile: tuple[int, int, int]
+    beside: int
+
+    @property
+    def each(self) -> int:
+        """Bytes of the table's entries for a tap: two addresses for each position, and space to write eight at once."""
+        return 16 * (self.tile[2] + 8)
+
+    def scratch(self, taps: int, channels: int) -> tuple[int, int, int]:
+        """Bytes of the numbers of entries, of all entries of the table, and of zeros.
+
+        Args:
+            taps: positions of the convolution's kernel.
+            channels: of its input.
+        """
+        return _whole(8 * taps), _whole(taps * self.each), _whole(ITEM * channels)
 
 
 @record

@@ -109,6 +109,49 @@ class Geometry:
             stride=(1, *self.stride), padding=(0, *self.padding), dilation=(1, *self.dilation),
         )  # fmt: skip
 
+    @property
+    def walk(self) -> Walk:
+        """How a convolution or a gradient of it reads an activation: that of a weight reads as the convolution does."""
+        s = self.in_space()
+        if self.name != "convolution_input_grad":
+            return Walk(
+                self.positions, self.o, self.c, s.inputs, s.outputs, s.kernel, s.stride, s.padding, s.dilation,
+                (1, 1, 1), any(self.padding),
+            )  # fmt: skip
+        padding, dilation = (tuple(-x for x in sizes) for sizes in (s.padding, s.dilation))
+        return Walk(
+            self.n * prod(self.inputs), self.c, self.o, s.outputs, s.inputs, s.kernel, (1, 1, 1), padding, dilation,
+            s.stride, not self.pointwise,
+        )  # fmt: skip
+
+
+@record
+class Walk:
+    """A convolution, or the gradient of its input, as a product of windows and weights, in three spatial dimensions.
+
+    Along each dimension, position p of the result and tap k read position
+    (p · stride - padding + k · dilation) / divisor of the activation, if that is an integer.
+
+    Attributes:
+        rows, columns: of the result.
+        channels: of the activation that is read.
+        inputs, outputs, kernel: spatial sizes of that activation, of the result and of the kernel.
+        stride, padding, dilation, divisor: one number for each spatial dimension.
+        padded: whether some windows reach beyond the activation.
+    """
+
+    rows: int
+    columns: int
+    channels: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    divisor: tuple[int, ...]
+    padded: bool
+
 
 def packed_geometry(op: ir.Operation, types: Sequence[TensorType]) -> Geometry:
     """The geometry of a `packed_product`.

@@ -1,4 +1,4 @@
-// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse,gflow-materialize,gflow-select-kernels{threads=2 isa=x86-64-v3}))' | FileCheck %s
+// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse,gflow-materialize,gflow-select-kernels{threads=2 isa=x86-64-v3 direct=false}))' | FileCheck %s
 
 // How regions run on a processor: vectors along rows of a sum of rows, and along columns, three side by side, of a sum of
 // columns, whose rows threads share; work of some microseconds stays with one thread.

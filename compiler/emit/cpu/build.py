@@ -120,6 +120,10 @@ def _fused(b: Builder, o: Op) -> None:
 
 
 def _convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
+    if b.choice.kind == "direct":
+        gradient = o.name == "convolution_weight_grad"
+        (packed.weight_gradient if gradient else packed.convolution)(b, o, epilogue)
+        return
     if b.choice.kind != "pytorch":
         convolution.native(b, o, epilogue)
         return

@@ -22,7 +22,7 @@ from gflow.dialects.records import record
 
 from ...ir.errors import CannotLower
 from ..attention import FEW, AttentionBlocks
-from ..blocks import AMX_LANES, LANES, PADDED, PARTS, Blocks, Strips
+from ..blocks import AMX_LANES, LANES, PADDED, PARTS, Blocks, GradientBlocks, Strips
 
 #: threads of a warp in a choice, on all devices. Code generation converts to the device's own warp size
 WARP = 32
@@ -118,6 +118,7 @@ class Choice(Way):
     copies: tuple[str, ...] = ()
     widened: tuple[int, ...] = ()
     patches: str = ""
+    walk: str = "images"
     then: tuple[Way, ...] = ()
     library: str = ""
     tuned: str = ""
@@ -181,12 +182,26 @@ class Choice(Way):
             CannotLower: code generation does not support it.
         """
         what = "has a blocking of packed weights that code generation does not support"
-        self.check(len(self.tile) == 3 and len(self.block) == 2, what)
-        (height, width, k), (rows, across) = self.tile, self.block
-        sound = min(height, width, rows, across) > 0 and width % LANES == 0
+        count = 3 if self.kind == "direct" else 2
+        self.check(len(self.tile) == 3 and len(self.block) == count, what)
+        (height, width, k), (rows, across, *more) = self.tile, self.block
+        sound = min(height, width, rows, across, *more) > 0 and width % LANES == 0
+        self.check(sound and height * width // LANES <= _MOST_SUMS and height <= LANES, what)
+        self.check(rows % height == across % width == sum(more) % width == 0, what)
+        return Strips((height, width, k), rows, across, sum(more), self.walk == "positions")
+
+    def gradient_blocks(self) -> GradientBlocks:
+        """The blocking of the gradient of a convolution's weight that reads windows in place.
+
+        Raises:
+            CannotLower: code generation does not support it.
+        """
+        what = "has a blocking of weight gradients that code generation does not support"
+        self.check(len(self.tile) == 3 and len(self.block) == 1, what)
+        (height, width, deep), (beside,) = self.tile, self.block
+        sound = min(height, width, deep, beside) > 0 and width % LANES == beside % height == 0
         self.check(sound and height * width // LANES <= _MOST_SUMS, what)
-        self.check(rows % height == across % width == 0, what)
-        return Strips((height, width, k), rows, across)
+        return GradientBlocks((height, width, deep), beside)
 
     def attention_blocks(self) -> AttentionBlocks:
         """The blocking of a CPU attention.
@@ -254,7 +269,8 @@ CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "depthwise": ("copies", "into", "widened", *_SHARED, "then"),
     "panels": _BLOCKED,
     "rows": _BLOCKED,
-    "packed": ("tile", "block", "into", *_SHARED, "then"),
+    "packed": ("tile", "block", "walk", "into", *_SHARED, "then"),
+    "direct": ("tile", "block", "walk", "into", "widened", *_SHARED, "then"),
     "patches": (*_BLOCKED, "copies", "patches"),
     "attention": ("tile", "block", "widened", "then", "tuned"),
     "attention_rows": ("tile", "block", "widened", "then", "tuned"),

@@ -30,6 +30,7 @@ def choices(
     threads: int = 0,
     blas: bool = True,
     isa: str = "",
+    direct: bool = True,
 ) -> dict[int, Choice]:
     """The choice for each op that runs, by the op's number.
 
@@ -40,13 +41,14 @@ def choices(
         threads: CPU: the most threads that run a kernel; 0: the number of the host's CPUs.
         blas: CPU: whether kernels may call the BLAS.
         isa: CPU: the instruction set (a key of `PROCESSORS`); "": the host's.
+        direct: CPU: whether convolutions may read windows in place.
 
     Raises:
         PassError: an op has no kernel for the target.
     """
     found = {}
     known = descriptions(function)
-    for o, choose in _running(function, lives, target, threads, blas, isa, known):
+    for o, choose in _running(function, lives, target, threads, blas, isa, direct, known):
         try:
             found[o.index] = choose(o)
         except CannotLower as error:
@@ -73,7 +75,10 @@ class Contested:
 
 def contested(function: func.FuncOp, lives: Lives, threads: int, isa: str) -> dict[int, Contested]:
     """The products whose kernels can be compared on a CPU, by the op's number."""
-    choose = Chooser(lives, descriptions(function), threads, True, PROCESSORS.get(isa))
+    given = lives, descriptions(function), threads, True, PROCESSORS.get(isa)
+    choose = Chooser(
+        *given, direct=False
+    )  # convolutions that read windows in place have no such comparison
     found = {}
     for o in lives.body.ops:
         if KERNEL in o.op.attributes and choice_of(o.op).kind in (
@@ -107,7 +112,7 @@ def decided(
     choice = product.choice
     if won[product.contest] != product.own:
         given = descriptions(function), threads, True, PROCESSORS.get(isa), won
-        choice = Chooser(lives, *given)(product.op)
+        choice = Chooser(lives, *given, direct=False)(product.op)
     return replace(choice, tuned=device)
 
 
@@ -117,7 +122,7 @@ def scratch_of(function: func.FuncOp, lives: Lives, target: Target) -> dict[int,
     Ops without a kernel are left out, such as reshapes that `gflow-materialize` will turn into copies.
     """
     found = {}
-    for o, choose in _running(function, lives, target, 0, True, "", Descriptions()):
+    for o, choose in _running(function, lives, target, 0, True, "", True, Descriptions()):
         with suppress(CannotLower):
             found[o.index] = choose(o).scratch
     return {i: size for i, size in found.items() if size}
@@ -130,6 +135,7 @@ def _running(
     threads: int,
     blas: bool,
     isa: str,
+    direct: bool,
     describe: Descriptions,
 ) -> Iterator[tuple[Op, Callable[[Op], Choice]]]:
     """The ops that run, in order, each with the function that selects its kernel."""
@@ -137,7 +143,7 @@ def _running(
     if not target.gpu:
         processor = PROCESSORS.get(isa or host_level())
         most = threads or os.cpu_count() or 1
-        choose = Chooser(lives, describe, most, blas, processor)
+        choose = Chooser(lives, describe, most, blas, processor, direct=direct)
     else:
         # start-up time: programs for CPUs do not need the selection for GPUs
         from .gpu.chooser import chooser

@@ -13,9 +13,9 @@ After `gflow-select-kernels{target=cuda:90}`:
 `gflow-plan-memory` plans the scratch, code generation emits the kernels that are written here, and an artifact keeps
 them. Choices can be edited. A choice that code generation does not support, or a field that does not apply to the
 kernel, is an error at the op. Regions on a CPU (`loops`) have the order of their loops, the width of vectors and what
-threads share; gflow's own CPU products (`panels`, `patches`) have their blocking; a contraction on a CPU whose
-result does not fit a cache is made some `rows` at a time, each followed by the epilogue. `gflow-merge-launches` chooses
-for ops that share a launch. The fields:
+threads share; gflow's own CPU products (`panels`, `patches`, `direct`) have their blocking; a contraction on a CPU
+whose result does not fit a cache is made some `rows` at a time, each followed by the epilogue. `gflow-merge-launches`
+chooses for ops that share a launch. The fields:
 
 %FIELDS%
 
@@ -57,6 +57,12 @@ class SelectKernelsOptions:
         },
     )
     blas: bool = field(default=True, metadata={"doc": "CPUs: whether PyTorch's BLAS may be called"})
+    direct: bool = field(
+        default=True,
+        metadata={
+            "doc": "CPUs: whether convolutions may read windows in place, instead of patches"
+        },
+    )
 
 
 def run(function: func.FuncOp, options: SelectKernelsOptions) -> Kept:
@@ -73,7 +79,8 @@ def run(function: func.FuncOp, options: SelectKernelsOptions) -> Kept:
         raise PassError(
             f"isa must be one of {', '.join(PROCESSORS)}, or none, found {options.isa!r}"
         )
-    found = choices(function, lives, target, options.threads, options.blas, options.isa)
+    given = (options.threads, options.blas, options.isa, options.direct)
+    found = choices(function, lives, target, *given)
     for i, choice in found.items():
         lives.body.ops[i].op.attributes[KERNEL] = choice.attribute()
     function.operation.attributes[TARGET] = ir.StringAttr.get(str(target))

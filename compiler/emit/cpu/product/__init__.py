@@ -15,6 +15,6 @@ race           programs for a timed comparison of gflow's own product and the BL
 sweep          products of one to four rows, which read B row by row without packing
 tile           the register tile (microkernel)
 amx/           float32 products from products of bfloat16, by Intel AMX
-packed/        products and convolutions with a packed weight
+packed/        products and convolutions that read the activation in place, and gradients of weights
 convolutions/  convolutions of channels-last float32 data
 """

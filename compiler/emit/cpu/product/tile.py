@@ -69,6 +69,7 @@ class Tile(Function):
     def __init__(self, rows: int, vectors: int) -> None:
         super().__init__()
         self.rows, self.vectors = rows, vectors
+        self.first: str | int = 0  #: the first row that is stored
         self.zero = self.const(0.0, VECTOR)
         count = self.i64(rows * vectors * LANES)
         self.held = self(f"llvm.alloca {count} x f32 {{alignment = 64 : i64}} : (i64) -> !llvm.ptr")
@@ -101,7 +102,7 @@ class Tile(Function):
                 both = self(f"arith.andi {self.masks[v]}, {every} : vector<{LANES}xi1>")
                 self.store(self.plus(x, self.load(at, both)), at, self.masks[v])
 
-        self.repeat(0, "%rows", 1, row)
+        self.repeat(self.first, "%rows", 1, row)
 
     def _follow(self) -> None:
         """Call the epilogue, after adding the sums of earlier blocks of K."""
@@ -114,12 +115,20 @@ class Tile(Function):
                 self.store(self.plus(x, self.load(at, self.masks[v])), held)
 
         self.branch(self.add_to, lambda: self.repeat(0, "%rows", 1, row))
+        self.follow()
+
+    def follow(self) -> None:
+        """Call the epilogue on the tile."""
         self.call("%finish", f"%words, {self.held}, %i, %j, %rows, %columns", FINISH_TYPES)
+
+    def row_at(self, i: str | int) -> str:
+        """The address of a row of the tile in C."""
+        return self.at("%c", self.mul("%row", i))
 
     def _row(self, i: str) -> list[tuple[str, str]]:
         """For each vector of a row: its sums, and its address in C."""
         held = self.at(self.held, self.mul(i, self.vectors * LANES * ITEM))
-        row = self.at("%c", self.mul("%row", i))
+        row = self.row_at(i)
         offsets = [v * LANES * ITEM for v in range(self.vectors)]
         return [(self.load(self.at(held, o)), self.at(row, o)) for o in offsets]
 

@@ -4,6 +4,7 @@ attention   attention: gflow's own kernel or PyTorch's, and the blocking
 batches     batched matrix products: which batches one loop of BLAS calls covers
 blocking    the cost model of matrix products: blocking, and gflow's own kernel or the BLAS
 chooser     the kernel of each op, and its scratch
+direct      convolutions that read windows in place, and their gradients
 loops       loop nests of regions: loop order, vectorized dimension, parallel dimension, cached row values
 other_ops   ops that are neither fused nor contractions: copies, slices by index, quantized products
 patches     channels-last float32 convolutions in one or two dimensions: im2col and matrix products, or depthwise

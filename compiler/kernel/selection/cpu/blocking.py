@@ -113,8 +113,12 @@ def own_is_faster(p: Processor, product: Problem, threads: int) -> bool:
 def speedup(p: Processor, product: Problem, threads: int) -> float:
     """The time of the BLAS divided by that of gflow's own product, by the model; for more rows than `FEW_ROWS`."""
     own = share_of_peak(p, product, blocks_of(p, product, threads), threads)
-    thin = 1 + _THIN * (1 / product.rows + 1 / product.columns)
-    return own * thin / p.library
+    return own / share_of_library(p, product)
+
+
+def share_of_library(p: Processor, product: Problem) -> float:
+    """The predicted share of the CPU's peak throughput that the BLAS reaches."""
+    return p.library / (1 + _THIN * (1 / product.rows + 1 / product.columns))
 
 
 def share_of_peak(p: Processor, product: Problem, b: Blocks, threads: int) -> float:

@@ -30,7 +30,7 @@ from ....ir.ssa import Op
 from ....memory.liveness import Lives
 from ...blocks import BF16, ITEM, Problem
 from ...contest import Contest
-from ...convolution import ROLES, geometry, packed_geometry
+from ...convolution import ROLES, Geometry, geometry, packed_geometry
 from ...description import Descriptions, Kernel
 from ...movement import converting, zeros
 from ...tiles import rounding, tiles_of
@@ -38,6 +38,7 @@ from ..choice import Choice, Way, blocked
 from .attention import NEEDED, attention_of
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
 from .blocking import blocks_of, contiguous, cut, halves_are_faster, own_is_faster
+from .direct import direct_of, gradient_of
 from .loops import choice_of_loops, runs, scratch_of, way_of_loops
 from .other_ops import CHOOSERS
 from .patches import (
@@ -76,6 +77,7 @@ class Chooser:
         blas: whether kernels may call the BLAS.
         processor: the row of the processor table that gflow's own products are blocked for; None: no such products.
         won: by key of a timed comparison, whether gflow's own kernel was faster. The cost model decides the others.
+        direct: whether convolutions may read windows in place, instead of patches.
         asked: output: the products that both gflow's own kernel and the BLAS support: the key of the comparison, and
             whether the choice is gflow's own kernel.
     """
@@ -86,6 +88,7 @@ class Chooser:
     blas: bool
     processor: Processor | None = None
     won: Mapping[Contest, bool] = field(default_factory=dict)
+    direct: bool = True
     asked: list[tuple[Contest, bool]] = field(default_factory=list)
 
     def __call__(self, o: Op) -> Choice:
@@ -302,6 +305,11 @@ class Chooser:
             own = _up(result.nbytes) if rows is not None and rows.floating else 0
             zero = (way_of_loops(zeros(result, strides[2])),) if kind == "zero" else ()
             return Choice(kind, own, then=zero), None
+        direct = None
+        if kind == "patches" and not (exact and self.processor and self.processor.amx):
+            direct = self._direct(g, types, strides, rows, tiled)
+        if direct is not None:
+            return direct, None
         given = (g, types[w], strides[w], result)
         taken = kind == "patches"
         made = patches_of(*given, None if tiled else rows, self.threads, own=taken)
@@ -333,6 +341,37 @@ class Chooser:
         if not made.length or name == "convolution_weight_grad" or not (rows and rows.granule):
             return found, None
         return found, rows_with(g, made.pieces[0][1])
+
+    def _direct(
+        self,
+        g: Geometry,
+        types: Sequence[TensorType],
+        strides: Sequence[tuple[int, ...]],
+        rows: Rows | None,
+        tiled: bool,
+    ) -> Choice | None:
+        """The choice for a convolution that reads windows in place, if it is faster than by patches."""
+        w = ROLES[g.name][1]
+        if self.processor is None or not self.direct:
+            return None
+        floating = _up(types[2].nbytes) if rows is not None and rows.floating and not tiled else 0
+        shared = sharing(of_product(1, g.positions, g.o, g.taps * g.c))
+        if g.name == "convolution_weight_grad":
+            blocks = gradient_of(self.processor, g, types[w], strides[w], self.threads)
+            if blocks is None:
+                return None
+            scratch = floating + sum(blocks.scratch(g.taps, g.c))
+            return Choice("direct", scratch, tile=blocks.tile, block=(blocks.beside,), **shared)
+        made = direct_of(self.processor, g, types[w], strides[w], self.threads)
+        if made is None:
+            return None
+        walk = g.walk
+        scratch = floating + made.b_bytes
+        scratch += self.threads * sum(made.scratch(g.taps, walk.channels))
+        return Choice(
+            "direct", scratch, tile=made.tile, block=(made.rows, made.across, made.columns),
+            walk="positions" if made.by_position else "images", **shared,
+        )  # fmt: skip
 
     def _packed(
         self, root: ir.Operation, types: Sequence[TensorType], rows: Rows | None, tiled: bool

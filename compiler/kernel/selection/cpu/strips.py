@@ -18,7 +18,7 @@ _SHARES, _LONG = 4, 20_000
 
 def strip_for(p: Processor, product: Problem, depthwise: bool = False) -> int:
     """The number of columns of a strip with the fewest cycles for a product."""
-    return LANES * min(p.strips, key=lambda tile: _cycles(p, product, tile, depthwise))[1]
+    return LANES * min(p.strips, key=lambda tile: cycles(p, product, tile, depthwise))[1]
 
 
 def strips_of(
@@ -37,11 +37,24 @@ def strips_of(
     tiles = [tile for tile in p.strips if tile[1] * LANES == width]
     if not tiles:
         return None
-    best = min(tiles, key=lambda tile: _cycles(p, product, tile, depthwise))
-    height, cycles = best[0], _cycles(p, product, best, depthwise)
+    best = min(tiles, key=lambda tile: cycles(p, product, tile, depthwise))
+    return cut(p, product, best, read, threads, depthwise)
+
+
+def cut(
+    p: Processor,
+    product: Problem,
+    tile: tuple[int, int],
+    read: int,
+    threads: int,
+    depthwise: bool = False,
+) -> Strips:
+    """The blocking with a given tile: rows, and vectors of columns. The others are those of `strips_of`."""
+    height, width = tile[0], tile[1] * LANES
+    time = cycles(p, product, tile, depthwise)
     m, n, k = product.rows, product.columns, product.k
     down, strips = ceil(m / height), ceil(n / width)
-    wanted = threads * max(1, min(_SHARES, int(cycles / _LONG / threads))) if threads > 1 else 1
+    wanted = threads * max(1, min(_SHARES, int(time / _LONG / threads))) if threads > 1 else 1
     fewest = min(ceil(read / (p.near // 2)), down)
 
     def traffic(beside: int) -> tuple[int, int]:
@@ -54,7 +67,7 @@ def strips_of(
     return Strips((height, width, k), rows, ceil(strips / beside) * width)
 
 
-def _cycles(p: Processor, product: Problem, tile: tuple[int, int], depthwise: bool) -> float:
+def cycles(p: Processor, product: Problem, tile: tuple[int, int], depthwise: bool = False) -> float:
     """The cycles of all tiles of a product on one thread. tile: rows, and vectors of columns."""
     height, vectors = tile
     tiles = ceil(product.rows / height) * ceil(product.columns / (vectors * LANES))

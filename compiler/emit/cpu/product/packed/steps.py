@@ -1,9 +1,11 @@
-"""The step of a `packed_product`."""
+"""The steps of products whose A is read in place: `packed_product`, and convolutions whose weight is packed here."""
 
 from __future__ import annotations
 
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.convolution import Geometry, packed_geometry
+from gflow.compiler.kernel.convolution import ROLES, Geometry, Walk, geometry, packed_geometry
+from gflow.compiler.kernel.selection.cpu.direct import reads_windows
+from gflow.compiler.kernel.selection.cpu.patches import kind_of_patches
 from gflow.dialects.extents import Count
 from gflow.dialects.program import KernelAddress, KernelStep, Place
 
@@ -11,22 +13,116 @@ from ...program_builder import Builder
 from ..epilogue import Epilogue
 from ..finish import Words
 from ..function import ITEM, LANES
-from . import kernel, tile
-
-_NAME = "packed_product"
+from . import gradient, kernel, tile, weights
 
 
 def product(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     """Add the step of a `gflow.packed_product`, with its epilogue on each tile."""
-    values = (*o.operands, *o.results)
-    types = [b.body.types[v] for v in values]
-    result = types[2]
-    if result.numel == 0:
+    types = [b.body.types[v] for v in (*o.operands, *o.results)]
+    if types[2].numel == 0:
         return
     g = packed_geometry(o.op, types)
+    x, w = o.operands
+    _add(b, o, epilogue, g, (x, w), {})
+
+
+def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
+    """Add the step of a convolution, or of the gradient of its input, which packs the weight [o, c, taps].
+
+    Raises:
+        CannotLower: the chosen kernel does not support the convolution.
+    """
+    values = (*o.operands, *o.results)
+    g = _geometry(b, o)
+    x, w, y = (values[n] for n in ROLES[o.name])
+    source = x if o.name == "convolution" else y
+    width = b.choice.strips().tile[1]
+    name = f"pack_weight_{width}"
+    if name not in b.kernels:
+        b.kernels[name] = weights.pack(name, width)
+    outputs, inputs = (ITEM * n for n in weight_steps(g))
+    lane, channel = (outputs, inputs) if o.name == "convolution" else (inputs, outputs)
+    _add(
+        b,
+        o,
+        epilogue,
+        g,
+        (source, w),
+        {"pack": KernelAddress(name), "lane": lane, "channel": channel},
+    )
+
+
+def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
+    """Add the step of the gradient of a convolution's weight.
+
+    Raises:
+        CannotLower: the chosen kernel does not support the convolution.
+    """
+    x, dy, r = (*o.operands, *o.results)
+    result = b.body.types[r]
+    g = _geometry(b, o)
+    b.choice.check(b.choice.walk == "images", "orders the rows of a product that has none")
+    walk, blocks = g.walk, b.choice.gradient_blocks()
+    (height, width, deep), (counts, entries, zeros) = blocks.tile, blocks.scratch(g.taps, g.c)
+    size = counts + entries + zeros
+    b.choice.check(height <= g.o, "has more rows of a tile than output channels")
+    table, after = b.scratch(size), epilogue
+    if epilogue is None:
+        target = b.place(r)
+    else:
+        raw = b.scratch(size + result.nbytes, epilogue.place is None)
+        target = epilogue.target(0, Place(raw.space, raw.index, raw.offset + size))
+    name = f"gradient_tile_{height}x{width}"
+    if name not in b.kernels:
+        b.kernels[name] = gradient.tile(name, height, width // LANES)
+    given: dict[str, Count | Place | KernelAddress] = {
+        "x": b.place(x), "dy": b.place(dy), "dw": target, "table": table, "tile": KernelAddress(name), "next": 0,
+        "rows": walk.rows, "images": g.n, "inputs": g.c, "outputs": g.o, "taps": g.taps, "deep": deep,
+        "beside": blocks.beside, "mr": height, "nr": width, "counts": counts, "each": blocks.each,
+        "zeros": counts + entries, "by_position": 0, **_spatial(walk),
+    }  # fmt: skip
+    name = "weight_gradient"
+    if name not in b.kernels:
+        b.kernels[name] = gradient.function(name)
+        b.externals |= set(gradient.EXTERNALS)
+    parallel, from_size = b.choice.shared()
+    taken = tuple(given[word] for word in gradient.WORDS)
+    b.steps.append(KernelStep(name, taken, parallel, b.label(o), True, from_size=from_size))  # type: ignore[arg-type]
+    if after is not None:
+        after.run(0, after.rows, target)
+
+
+def _geometry(b: Builder, o: Op) -> Geometry:
+    """The geometry of a convolution that reads windows in place."""
+    values = (*o.operands, *o.results)
+    types, strides = [b.body.types[v] for v in values], [b.strides(v) for v in values]
+    g, w = geometry(o.name, o.op, types), ROLES[o.name][1]
+    sound = kind_of_patches(g, types, strides, b.blas) == "patches"
+    sound = sound and reads_windows(g, types[w], strides[w])
+    b.choice.check(sound, "reads windows of a convolution that cannot be read so")
+    return g
+
+
+def weight_steps(g: Geometry) -> tuple[int, int]:
+    """The elements between output channels and between input channels of a weight [o, c, taps]."""
+    return g.taps * g.cg, g.taps
+
+
+def _add(
+    b: Builder,
+    o: Op,
+    epilogue: Epilogue | None,
+    g: Geometry,
+    operands: tuple[int, int],
+    packing: dict[str, int | KernelAddress],
+) -> None:
+    """Add the step. operands: the activation and the weight. packing: the arguments of a weight that is packed here."""
+    result = b.body.types[o.results[0]]
+    walk = g.walk
     strips = b.choice.strips()
-    zeros, addresses = strips.scratch(g.taps, g.c)
-    scratch = b.scratch(b.threads * (zeros + addresses))
+    zeros, addresses = strips.scratch(g.taps, walk.channels)
+    size = strips.b_bytes + b.threads * (zeros + addresses)
+    scratch = b.scratch(size)
     finish, after = KernelAddress(""), None
     words: Words = ()
     if epilogue is None:
@@ -35,36 +131,39 @@ def product(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
         target = scratch  # not written to
         finish, words = epilogue.finish(strips.tile[1])
     else:
-        size = b.threads * (zeros + addresses)
         raw = b.scratch(size + result.nbytes, epilogue.place is None)
         behind = Place(raw.space, raw.index, raw.offset + size)
         target = epilogue.target(0, behind)
         after = epilogue
     height, width, k = strips.tile
-    b.choice.check(k == g.taps * g.cg, "is for a product of another K")
+    b.choice.check(k == g.taps * walk.channels // g.groups, "is for a product of another K")
     given: dict[str, Count | Place | KernelAddress] = {
-        "x": b.place(o.operands[0]), "w": b.place(o.operands[1]), "y": target, "scratch": scratch,
+        "x": b.place(operands[0]), "w": b.place(operands[1]), "y": target, "scratch": scratch,
         "tile": _tile(b, height, width, g.depthwise), "finish": finish if words else 0, "next": 0,
-        "m": g.positions, "n": g.o, "channels": g.c, "taps": g.taps,
-        "rows": strips.rows, "across": strips.across, "mr": height, "nr": width,
-        "strip": ITEM * k * width, "row": 0 if words else ITEM * g.o, "zeros": zeros, "addresses": addresses,
-        "plain": int(g.pointwise), "padded": int(any(g.padding)), **_spatial(g),
+        "pack": 0, "lane": 0, "channel": 0, **packing,
+        "m": walk.rows, "n": walk.columns, "images": g.n, "channels": walk.channels, "taps": g.taps,
+        "rows": strips.rows, "across": strips.across, "columns": strips.columns or -(-walk.columns // width) * width,
+        "mr": height, "nr": width, "strip": strips.strip_bytes, "row": 0 if words else ITEM * walk.columns,
+        "zeros": zeros, "addresses": addresses, "b_bytes": strips.b_bytes,
+        "by_position": int(strips.by_position), "padded": int(walk.padded),
+        "excludes": int(g.name != "convolution"), **_spatial(walk),
     }  # fmt: skip
-    if _NAME not in b.kernels:
-        b.kernels[_NAME] = kernel.function(_NAME)
+    lanes, divides = 8 if height <= 8 else LANES, any(n != 1 for n in walk.divisor)
+    name = f"packed_product_{lanes}{'_strided' if divides else ''}"
+    if name not in b.kernels:
+        b.kernels[name] = kernel.function(name, lanes, divides)
         b.externals |= set(kernel.EXTERNALS)
     parallel, from_size = b.choice.shared()
     taken = (*(given[name] for name in kernel.WORDS), *words)
-    b.steps.append(KernelStep(_NAME, taken, parallel, b.label(o), True, from_size=from_size))  # type: ignore[arg-type]
+    b.steps.append(KernelStep(name, taken, parallel, b.label(o), True, from_size=from_size))  # type: ignore[arg-type]
     if after is not None:
         after.run(0, after.rows, target)
 
 
-def _spatial(g: Geometry) -> dict[str, int]:
-    s = g.in_space()
+def _spatial(walk: Walk) -> dict[str, int]:
     names = {
-        "input": s.inputs, "output": s.outputs, "kernel": s.kernel, "stride": s.stride, "padding": s.padding,
-        "dilation": s.dilation,
+        "input": walk.inputs, "output": walk.outputs, "kernel": walk.kernel, "stride": walk.stride,
+        "padding": walk.padding, "dilation": walk.dilation, "divisor": walk.divisor,
     }  # fmt: skip
     return {f"{name}_{d}": x for name, sizes in names.items() for d, x in zip("dhw", sizes)}
 

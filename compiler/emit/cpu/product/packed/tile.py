@@ -1,8 +1,8 @@
-"""The microkernel of a product with a packed weight, which reads rows of the activation through a table of addresses.
+"""The microkernel of a product with a packed B, which reads rows of the activation through a table of addresses.
 
-The activation is not packed. A matrix product has one address for each row. A convolution has one for each row and tap,
-and reads all channels there; a depthwise convolution reads only the channels of the tile's columns. Sums are computed
-in chains of about 160 multiply-adds, as in `product/tile.py`.
+The activation is not packed. The table (`windows.py`) has an entry for each tap: a matrix product has one. A
+convolution reads all channels there; a depthwise convolution reads only the channels of the tile's columns. Sums are
+computed in chains of about 160 multiply-adds, as in `product/tile.py`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from functools import cache
 
 from ..function import ITEM, LANES, VECTOR
 from ..tile import ARGUMENTS as OTHERS
-from ..tile import CHAIN, Tile
+from ..tile import CHAIN, FINISH_TYPES, Tile
 from ..tile import TYPES as OTHER_TYPES
-
-#: the bytes of an address
-ADDRESS = 8
+from .windows import WORD
 
 #: the arguments of other tiles, and the address of the next data: it is prefetched into the second-level cache,
 #: `%k_stride` bytes for each step of K
@@ -26,7 +24,8 @@ ARGUMENTS, TYPES = f"{OTHERS}, %next: !llvm.ptr", f"{OTHER_TYPES}, !llvm.ptr"
 def tile(name: str, rows: int, vectors: int) -> str:
     """The text of the function `name` that computes a tile of `rows` rows and `vectors` vectors of columns.
 
-    `%a` is the table of addresses, `%k_size` the number of channels, and `%side` the number of taps.
+    `%a` is the tile's table, `%k_size` the number of channels, and `%side` the number of taps in the table. `%c` is the
+    address of the columns in row 0 of the result, `%row` the bytes between its rows; `%i` is not used.
     """
     return _Packed(rows, vectors).function(name, ARGUMENTS)
 
@@ -37,18 +36,58 @@ def depthwise(name: str, rows: int, vectors: int) -> str:
     return _Depthwise(rows, vectors).function(name, ARGUMENTS)
 
 
-class _Depthwise(Tile):
+class _Rows(Tile):
+    """A tile whose rows are those of a table."""
+
+    def row_at(self, i: str | int) -> str:
+        """The address of a row in C."""
+        return self.at("%c", self.mul("%row", self.number(i)))
+
+    def number(self, i: str | int) -> str:
+        """The number of a row in the result."""
+        at = self.at("%a", self.mul(self.add(i, 1), WORD) if isinstance(i, str) else (i + 1) * WORD)
+        return self(f"llvm.load {at} : !llvm.ptr -> i64")
+
+    def entry(self, t: str) -> tuple[str, list[str]]:
+        """The number of a tap of the table, and the addresses of the rows."""
+        width = (self.rows + 1) * WORD
+        at = self.at("%a", self.add(self.mul(t, width), width))
+        rows = [
+            self(f"llvm.load {self.at(at, i * WORD)} : !llvm.ptr -> !llvm.ptr")
+            for i in range(1, self.rows + 1)
+        ]
+        return self(f"llvm.load {at} : !llvm.ptr -> i64"), rows
+
+    def follow(self) -> None:
+        """Call the epilogue on the tile, or on each row if they aren't consecutive in the result."""
+        first, last = self.number(0), self.sub("%rows", 1)
+        along = self.compare("eq", self.sub(self.number(last), first), last)
+        row = self.vectors * LANES * ITEM
+
+        def call(held: str, number: str, rows: str) -> None:
+            self.call("%finish", f"%words, {held}, {number}, %j, {rows}, %columns", FINISH_TYPES)
+
+        def one(i: str) -> None:
+            call(self.at(self.held, self.mul(i, row)), self.number(i), self.i64(1))
+
+        self.branch(
+            along,
+            lambda: call(self.held, first, "%rows"),
+            lambda: self.repeat(0, "%rows", 1, one),
+        )
+
+
+class _Depthwise(_Rows):
     def __init__(self, rows: int, vectors: int) -> None:
         super().__init__(rows, vectors)
         first = self.mul("%j", ITEM)
 
         def over(t: str, sums: list[str]) -> list[str]:
-            table = self.at("%a", self.mul(t, rows * ADDRESS))
-            b = self.at("%b", self.mul(t, vectors * LANES * ITEM))
+            tap, addresses = self.entry(t)
+            b = self.at("%b", self.mul(tap, vectors * LANES * ITEM))
             weights = [self.load(self.at(b, v * LANES * ITEM)) for v in range(vectors)]
             made: list[str] = []
-            for i in range(rows):
-                row = self(f"llvm.load {self.at(table, i * ADDRESS)} : !llvm.ptr -> !llvm.ptr")
+            for row in addresses:
                 row = self.at(row, first)
                 for v, weight in enumerate(weights):
                     x = self.load(self.at(row, v * LANES * ITEM), self.masks[v])
@@ -61,7 +100,7 @@ class _Depthwise(Tile):
         self.finish_held()
 
 
-class _Packed(Tile):
+class _Packed(_Rows):
     def __init__(self, rows: int, vectors: int) -> None:
         super().__init__(rows, vectors)
         chain = self.i64(CHAIN)
@@ -84,7 +123,7 @@ class _Packed(Tile):
         """Sum all products in one chain, and store the tile from registers."""
         sums = self._products(self.i64(0), "%side", self.i64(0), "%k_size")
         for i in range(self.rows):
-            row = self.at("%c", self.mul("%row", i))
+            row = self.row_at(i)
             for v in range(self.vectors):
                 self.store(sums[i * self.vectors + v], self.at(row, v * LANES * ITEM))
 
@@ -104,21 +143,17 @@ class _Packed(Tile):
         def taps(tap: str) -> None:
             self.repeat(0, "%k_size", self.channels, lambda channel: part(tap, channel))
 
-        self.repeat(0, "%side", self.taps, taps)
+        # without any tap the tile is zeros
+        self.repeat(0, self.at_least("%side", 1), self.taps, taps)
         self.finish_held()
 
     def _products(self, tap: str, taps: str, low: str, high: str) -> list[str]:
         """The sums of the products for taps tap … taps - 1 and channels low … high - 1."""
 
         def over(t: str, sums: list[str]) -> list[str]:
-            table = self.at("%a", self.mul(t, self.rows * ADDRESS))
-            rows = [
-                self(f"llvm.load {self.at(table, i * ADDRESS)} : !llvm.ptr -> !llvm.ptr")
-                for i in range(self.rows)
-            ]
-            first = self.mul(t, "%k_size")
-            b = self.at("%b", self.mul(first, self.across))
-            ahead = self.at("%next", self.mul(first, "%k_stride"))
+            number, rows = self.entry(t)
+            b = self.at("%b", self.mul(number, "%k_size", self.across))
+            ahead = self.at("%next", self.mul(t, "%k_size", "%k_stride"))
 
             def add(k: str, sums: list[str]) -> list[str]:
                 line = self.at(b, self.mul(k, self.across))

@@ -1,0 +1,141 @@
+"""Convolutions that read windows in place, and their gradients, beside float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import gflow as flow
+from gflow.compiler.kernel.convolution import Geometry
+from gflow.compiler.kernel.selection.cpu import direct
+from gflow.compiler.targets.processors import PROCESSORS, host_level
+
+pytestmark = pytest.mark.skipif(not host_level(), reason="no processor of the table")
+
+#: batch, channels in and out, height, width; kernel, stride, padding, dilation
+CASES: list[tuple[tuple[int, ...], tuple[Any, ...]]] = [
+    ((16, 32, 64, 4, 4), (3, 1, 1, 1)),  # by position: whole tiles at each
+    ((11, 24, 50, 2, 2), (3, 1, 1, 1)),  # tiles across positions
+    ((3, 5, 7, 9, 8), (3, 2, 1, 1)),
+    ((2, 3, 64, 33, 31), (7, 2, 3, 1)),
+    ((16, 8, 20, 6, 6), (3, 2, 1, 1)),  # the gradient's positions have 1, 2 or 4 taps
+    ((1, 6, 18, 11, 13), ((3, 5), (2, 1), (0, 2), (1, 2))),
+    ((8, 4, 4, 3, 3), (5, 1, 4, 1)),  # windows beyond the input
+    ((9, 4, 20, 5, 3), (2, 3, 0, 1)),  # inputs that no window reads
+    ((2, 200, 40, 7, 7), (3, 3, 2, 2)),  # several chains for each tap
+    ((20, 16, 1, 9, 9), (3, 1, 1, 1)),  # one output channel, and more than a chain of positions
+]  # fmt: skip
+
+
+class Step(flow.nn.Graph):
+    """A convolution with a residual and ReLU, and its gradients."""
+
+    def __init__(self, w: Tensor, given: tuple[Any, ...], gradients: bool = True) -> None:
+        super().__init__()
+        self.w, self.given, self.gradients = nn.Parameter(w), given, gradients
+
+    def build(self, x: Tensor, dy: Tensor) -> Any:
+        return (
+            step(x, self.w, dy, self.given)
+            if self.gradients
+            else forward(x, self.w, dy, self.given)
+        )
+
+
+def forward(x: Tensor, w: Tensor, dy: Tensor, given: tuple[Any, ...]) -> Tensor:
+    return torch.relu(F.conv2d(x, w, None, *given) + dy)
+
+
+def step(x: Tensor, w: Tensor, dy: Tensor, given: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    x = x.detach().requires_grad_()
+    y = F.conv2d(x, w, None, *given)
+    return torch.relu(y + dy), *torch.autograd.grad(y, [x, w], dy)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_beside_float64(
+    case: tuple[tuple[int, ...], tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_by_patches", lambda *_: math.inf)
+    for name, p in PROCESSORS.items():  # several blocks of columns, of rows and of positions
+        monkeypatch.setitem(PROCESSORS, name, replace(p, block=1 << 13, near=1 << 15))
+    (n, c, o, height, width), given = case
+    torch.manual_seed(0)
+    kernel = given[0] if isinstance(given[0], tuple) else (given[0],) * 2
+    x, w = torch.randn(n, c, height, width), torch.randn(o, c, *kernel)
+    dy = torch.randn_like(F.conv2d(x, w, None, *given[1:]))
+    graph = Step(w, given[1:])
+    for _ in range(2):  # shares are counted anew at each call
+        found = graph(x, dy)
+    text = graph.ir("planned", generic=True)
+    assert text.count('kind = "direct"') == 3
+
+    def of(dtype: torch.dtype) -> tuple[Tensor, ...]:
+        return step(x.to(dtype), w.to(dtype).requires_grad_(), dy.to(dtype), given[1:])
+
+    for own, eager, exact in zip(found, of(x.dtype), of(torch.float64)):
+        error, eagers = ((y.double() - exact).abs().max().item() for y in (own, eager))
+        assert error <= 4 * eagers + 1e-6
+
+
+def test_infinities_and_nan_stay_in_their_windows() -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(16, 32, 4, 4), torch.randn(40, 32, 3, 3)
+    x[3, 5, 0, 0], x[4, 1, 2, 3], x[5, 2, 1, 1] = math.inf, math.nan, 3e38
+    graph = Step(w, (1, 1), False)
+    dy = torch.zeros(16, 40, 4, 4)
+    found, wanted = graph(x, dy), forward(x, w, dy, (1, 1))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=2e-5, equal_nan=True)
+    assert 'kind = "direct"' in graph.ir("planned", generic=True)
+
+
+@pytest.mark.parametrize("which", ["x", "w", "dy"])
+@pytest.mark.parametrize("size", [2, 5])
+def test_padding_beside_infinities(which: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros around the input are multiplied with infinities where eager does so: not in gradients of the input."""
+    monkeypatch.setattr(direct, "_by_patches", lambda *_: math.inf)
+    torch.manual_seed(0)
+    x, w, dy = (
+        torch.randn(9, 16, size, size),
+        torch.randn(24, 16, 3, 3),
+        torch.randn(9, 24, size, size),
+    )
+    given = {"x": x, "w": w, "dy": dy}[which].view(-1)
+    given[::701], given[5] = math.inf, math.nan
+    found = Step(w, (1, 1))(x, dy)
+    wanted = step(x.double(), w.double().requires_grad_(), dy.double(), (1, 1))
+    for own, exact in zip(found, wanted):
+        torch.testing.assert_close(own, exact.float(), rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_batches_that_vary() -> None:
+    torch.manual_seed(0)
+    w = torch.randn(24, 16, 3, 3)
+    graph = Step(w, (1, 1), False)
+    for n in (3, 5, 9, 4, 11):
+        x, dy = torch.randn(n, 16, 7, 6), torch.randn(n, 24, 7, 6)
+        torch.testing.assert_close(graph(x, dy), forward(x, w, dy, (1, 1)), rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "name", "by_image", "by_position"),
+    [
+        (8, 1, "convolution", 22 / 24, (22 / 24) ** 2),  # a line is a tile
+        (2, 1, "convolution", 1, 4 / 9),
+        (8, 2, "convolution_input_grad", 11 / 24, (11 / 24) ** 2),
+    ],
+)
+def test_taps_that_tiles_of_eight_rows_read(
+    size: int, stride: int, name: str, by_image: float, by_position: float
+) -> None:
+    outputs = (size // stride,) * 2
+    given = (outputs, (3, 3), (stride,) * 2, (1, 1), (1, 1), True)
+    g = Geometry(name, 16, 32, 32, 1, (size, size), *given)
+    found = [direct.part_of_taps(g, g.walk, 8, order) for order in (False, True)]
+    assert found == pytest.approx([by_image, by_position])
