@@ -196,7 +196,7 @@ def _run(op: Any, call: _Call, run: Run) -> Outcome:
         if len(function.arguments) > len(args):
             args.append(torch.tensor([1234, 5]))
         results = run(module, args)
-        plain = _returned(trace, results, args)
+        plain = returned(trace, results, args)
     except Exception as error:
         return Outcome("run", _brief(error), 0, lowering, names)
     message = compare(op, plain, call.wanted)
@@ -220,7 +220,7 @@ def _as_near_as_eager(call: _Call, found: list[Tensor]) -> bool:
     )
 
 
-def _returned(trace: Trace, results: list[Tensor], args: list[Tensor]) -> list[Tensor]:
+def returned(trace: Trace, results: list[Tensor], args: list[Tensor]) -> list[Tensor]:
     """The results of the function: those of its program, and of its tail."""
     if trace.tail is None:
         return [r for r, out in zip(results, trace.outputs) if out.alias is None]

@@ -177,7 +177,13 @@ class Tracing(TracedSteps):
             owner, "_target", None
         )  # the function that a graph of `gflow.compile` runs
         with (
-            kept_real(self.table, self.request.reached, owner, self._rebound),
+            kept_real(
+                self.table,
+                self.request.reached,
+                owner,
+                self._rebound,
+                lambda tensor: id(tensor) in self.rewrites.met,
+            ),
             torch.set_grad_enabled(training or torch.is_grad_enabled()),
         ):
             self._optimizer_parameters()
