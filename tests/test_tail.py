@@ -58,6 +58,8 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
     "reductions": lambda x: (_selected(x).sum(), _selected(x).norm(dim=1), _selected(x).std(0)),
     "sizes": lambda x: (torch.arange(_selected(x).shape[0]), _selected(x).sum() / (x.shape[0] + 1)),
     "formulas": lambda x: torch.cat([_selected(x)[1:], x]).reshape(-1, 2),
+    "sizes alone": lambda x: torch.zeros((x > 0).nonzero().shape[0] + x.shape[0]),
+    "views of an intermediate": lambda x: (x * 2)[:, 1:][x[:, 0] > 0] + (x * 2)[1].sum(),
     "views": lambda x: (_selected(x).t(), _selected(x).flatten()[: _selected(x).shape[0] // 2]),
     "broadcast": lambda x: x.sum(0).expand(_selected(x).shape[0], -1),
     "in place": _in_place,
@@ -246,6 +248,27 @@ def test_refused(build: Callable[..., Any], found: str) -> None:
     if build is not _counts:
         assert "test_tail.py" in str(error.value)
     torch.testing.assert_close(model.state_dict(), before)
+
+
+def test_sizes_that_the_trace_did_not_expect_are_errors() -> None:
+    """A row that is broadcast where several were expected to fit, and a dimension that is squeezed."""
+
+    def added(x: Tensor) -> Any:
+        y = _selected(x)
+        return y + torch.ones(3, 1), torch.arange(y.shape[0])
+
+    graph = _graph(added)
+    x = torch.ones(4, 2)
+    x[0] = -1
+    torch.testing.assert_close(graph(x), added(x))
+    x[1:3] = -1
+    with pytest.raises(GraphError, match=r"test_tail.py:.* traced for Eq\(u0, 3\) .* has u0 = 1"):
+        graph(x)
+
+    squeezed = _graph(lambda x: _selected(x).squeeze(0).sum(-1))
+    torch.testing.assert_close(squeezed(torch.ones(3, 2)), torch.full((3,), 2.0))
+    with pytest.raises(GraphError, match=r"test_tail.py:.* has the shape \[2\], .* for \[1, 2\]"):
+        squeezed(x)
 
 
 def test_no_file(tmp_path: Path) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
-from .data.tail import Tail
+from .data.tail import Tail, Unknown
 from .data.trace import Trace
-from .data.values import TraceOp, TraceOutput, TraceValue, values_in
-from .dispatch.failures.pruning import draws, needed_ops
+from .data.values import TraceOp, TraceOutput, TraceValue, instances_in, values_in
+from .dispatch.failures.pruning import draws, has_effect
 from .dispatch.recorder import describe, late_error
 from .program.collectives import is_collective
 from .program.module_stages import has_stages
@@ -40,20 +41,20 @@ def divide_tail(tracing: TracedInputs, trace: Trace) -> None:
             entry = None if out.alias is None else trace.inputs[out.alias]
             what = out.name if entry is None else f"{entry.role} {entry.name!r}"
             raise late_error(root, f"{what} is computed from it")
-    needed, moved = needed_ops(ops, tracing.late_results), {*ops}
+    moved = {*ops}
     trace.ops = [op for op in trace.ops if op not in moved]
-    ops = [op for op in ops if op in needed]
+    ops = _needed(ops, tracing.late_results, tracing.recorder.unknown)
     if not ops:
         return
     _check(tracing, ops, roots)
-    ops = [*_views_for(ops, trace.ops), *map(_for_any_strides, ops)]
-    made = {r for op in ops for r in op.results if r is not None}
-    read = {v: None for op in ops for v in values_in((op.args, op.kwargs)) if v not in made}
     updated = {o.alias for o in trace.outputs if o.alias is not None}
     kept = {i.value for n, i in enumerate(trace.inputs) if n not in updated}
-    arguments = [v for v in read if v in kept and not v.is_number]
     results = trace.outputs[: len(tracing.outputs)]
     known = {out.value: n for n, out in enumerate(results)}
+    ops = [*_views_of(kept | known.keys(), ops, trace.ops), *map(_for_any_strides, ops)]
+    made = {r for op in ops for r in op.results if r is not None}
+    read = {v: None for op in ops for v in values_in((op.args, op.kwargs)) if v not in made}
+    arguments = [v for v in read if v in kept and not v.is_number]
     outputs = {v: known[v] for v in read if v in known and v not in arguments}
     for value in read:
         if value not in outputs and value not in arguments:
@@ -64,7 +65,10 @@ def divide_tail(tracing: TracedInputs, trace: Trace) -> None:
     assert sizes is not None
     unknown = {v: dims for v, dims in tracing.recorder.unknown.items() if v in made}
     symbols = tuple(map(str, sizes.variables))
-    trace.tail = Tail(ops, tracing.late_results, outputs, arguments, unknown, symbols)
+    given = {*symbols, *(name for dims in unknown.values() for _, name in dims)}
+    conditions = [c for c in sizes.assumed() if given.issuperset(c.names)]
+    results_of = tracing.late_results
+    trace.tail = Tail(ops, results_of, outputs, arguments, unknown, symbols, conditions)
 
 
 def _late_ops(
@@ -81,15 +85,45 @@ def _late_ops(
     return found, roots
 
 
-def _views_for(ops: Sequence[TraceOp], program: Sequence[TraceOp]) -> list[TraceOp]:
-    """The views that the tail begins with: a view of a result, or of an argument, shares its memory."""
-    wanted, found = set(values_in([(op.args, op.kwargs) for op in ops])), []
-    for op in reversed(program):
-        if wanted.isdisjoint(r for r in op.results if r is not None) or not _is_view(op.func):
-            continue
-        found.append(_for_any_strides(op))
-        wanted.update(values_in((op.args, op.kwargs)))
+def _needed(
+    ops: list[TraceOp],
+    results: Sequence[TraceValue],
+    unknown: Mapping[TraceValue, list[tuple[int, str]]],
+) -> list[TraceOp]:
+    """The ops that compute `results`, the sizes in them, and what refuses some values. unknown: the new sizes of
+    values, by name."""
+    makers = {name: value for value, dims in unknown.items() for _, name in dims}
+    wanted, found = set[TraceValue](), []
+
+    def want(parts: Any) -> None:
+        wanted.update(values_in(parts))
+        names = [name for size in instances_in(parts, Unknown) for name in size.names]
+        wanted.update(makers[name] for name in names if name in makers)
+
+    for value in results:
+        want((value, value.shape))
+    for op in reversed(ops):
+        made = [r for r in op.results if r is not None]
+        if has_effect(op) or not wanted.isdisjoint(made):
+            found.append(op)
+            want((op.args, op.kwargs, [r.shape for r in made]))
     return found[::-1]
+
+
+def _views_of(
+    bases: Collection[TraceValue], ops: Sequence[TraceOp], program: Sequence[TraceOp]
+) -> list[TraceOp]:
+    """The views of results and arguments that the tail reads. It makes them itself: they share the memory."""
+    makers = {r: op for op in program if _is_view(op.func) for r in op.results if r is not None}
+    found: dict[TraceOp, None] = {}
+    for value in values_in([(op.args, op.kwargs) for op in ops]):
+        chain: dict[TraceOp, None] = {}
+        while value not in bases and value in makers:
+            chain[makers[value]] = None
+            value = next(values_in(makers[value].args))
+        if value in bases:
+            found |= chain
+    return [_for_any_strides(op) for op in program if op in found]
 
 
 def _is_view(func: torch._ops.OpOverload) -> bool:

@@ -48,6 +48,7 @@ class Tail:
         arguments: arguments of the program that the ops read, and that no update changes.
         sizes: by a value of the ops, its dimensions that were unknown before, with their names.
         symbols: the names of the dynamic dimensions.
+        conditions: on sizes, which the trace has assumed.
     """
 
     ops: list[TraceOp]
@@ -55,7 +56,8 @@ class Tail:
     outputs: dict[TraceValue, int]
     arguments: list[TraceValue]
     sizes: dict[TraceValue, list[tuple[int, str]]]
-    symbols: tuple[str, ...] = field(default=())
+    symbols: tuple[str, ...] = ()
+    conditions: list[Unknown] = field(default_factory=list)
 
     @property
     def first(self) -> TraceOp:

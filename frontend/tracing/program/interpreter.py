@@ -10,12 +10,15 @@ from typing import Any
 import torch
 
 from gflow.dialects.extents import N
+from gflow.errors import GraphError
 from gflow.runtime.failures import explain
 
 from ..data.sizes import at_size
 from ..data.tail import Tail, Unknown
 from ..data.trace import Trace
 from ..data.values import TraceOp, TraceValue, values_in
+
+_WAY_OUT = "Return the tensor that the size is of, and go on outside build()."
 
 
 @lru_cache(maxsize=1024)
@@ -66,8 +69,22 @@ def run_tail(
         for value in op.results:
             if value is not None and value in tail.sizes:
                 known.update((name, env[value].shape[d]) for d, name in tail.sizes[value])
+        for value in (r for r in op.results if r is not None):
+            found, wanted = tuple(env[value].shape), tuple(map(number, value.shape))
+            if found != wanted:
+                raise GraphError(
+                    f"{op.loc}: the result of {op.func} has the shape {[*found]}, where the graph was traced for "
+                    f"{[*wanted]}: a size of 0 or 1 that depends on values gives another shape than others. {_WAY_OUT}"
+                )
 
     _run_ops(tail.ops, env, {*tail.results}, number, made)
+    for condition in tail.conditions:
+        if not condition.at(known):
+            sizes = ", ".join(f"{name} = {known[name]}" for name in condition.names)
+            raise GraphError(
+                f"{tail.first.loc}: the graph was traced for {condition} (sizes that depend on values), and this call "
+                f"has {sizes}. {_WAY_OUT}"
+            )
     return [env[value] for value in tail.results]
 
 

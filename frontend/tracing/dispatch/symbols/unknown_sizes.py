@@ -132,6 +132,15 @@ class UnknownSizes(ShapeEnv):
         expr = self.replace(value.node.expr)
         if not self.unknown_in(expr):
             return int(expr) if isinstance(value, torch.SymInt) else float(expr)
+        return self._computed(expr)
+
+    def assumed(self) -> list[Unknown]:
+        """The conditions on such sizes that ops have (equal sizes, indices within them), which later answers follow
+        from. Their values are truths."""
+        every = [a.expr for found in self.deferred_runtime_asserts.values() for a in found]
+        return [self._computed(expr) for expr in every if self.unknown_in(expr)]
+
+    def _computed(self, expr: Any) -> Unknown:
         symbols = sorted(expr.free_symbols, key=str)
         function = function_of_several(expr, symbols)
         if function is None:
