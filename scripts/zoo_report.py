@@ -22,7 +22,7 @@ from zoo.harness import Verdict, check, ops  # noqa: E402
 from zoo.huggingface import CASES as HUGGING_FACE  # noqa: E402
 
 METHOD = """This page shows which models gflow runs, and whether they agree with eager. It is written by
-`python scripts/zoo_report.py`.
+`python scripts/zoo_report.py`. [Model families](model_families.md) shows architectures of other libraries.
 
 **Method.** Every model of `tests/zoo` takes five training steps in a graph and eagerly, on the same inputs,
 which differ in each step. The script compares outputs, parameters, buffers and optimizer state, and the outputs in
