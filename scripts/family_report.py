@@ -327,7 +327,8 @@ def run(out: Path, library: str, only: str, seed: int, seconds: float, most: int
         if process.exitcode:
             late = process.exitcode == -signal.SIGPROF
             result |= {"late" if late else "died": seconds if late else process.exitcode}
-            result |= {} if parts else {"unbuilt": "eager does not finish"}
+            told = f"eager takes more than {seconds:.0f} s" if late else "eager's process died"
+            result |= {} if parts else {"unbuilt": told}
         with out.open("a") as file:
             file.write(json.dumps({"name": family.name, "library": library, **result}) + "\n")
         print(family.name, json.dumps(result)[:400], flush=True)
