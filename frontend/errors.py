@@ -22,6 +22,10 @@ class GraphTraceError(GraphError):
         return self
 
 
+class ShapeOfValues(GraphTraceError):
+    """An op gives a result whose shape depends on values. A trace with a tail may take it."""
+
+
 class GraphInputError(GraphError, TypeError):
     """A graph was called with arguments that it does not accept."""
 

@@ -107,9 +107,9 @@ def report(tallies: list[Tally], engine: str) -> str:
         f"run ({engine}) and compared with eager; in half precision also with float64, from which a result may be at",
         "most twice as far as eager's.",
         "",
-        "**Columns.** *samples with `gflow.aten`* counts the samples in which at least one op runs through PyTorch. "
-        "The reasons",
-        "of all failures are listed below the table.",
+        "**Columns.** *samples with `gflow.aten`* counts the samples in which at least one op of the program runs",
+        "through PyTorch; ops that run after it, since the shapes of their results depend on values, are not counted.",
+        "The reasons of all failures are listed below the table.",
         "",
         "| sweep | samples an op | ops | ops that pass whole | samples | pass | rate "
         "| refused with the op's name | neither | samples with `gflow.aten` | lowering, ms a sample |",

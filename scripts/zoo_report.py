@@ -22,7 +22,7 @@ from zoo.harness import Verdict, check, ops  # noqa: E402
 from zoo.huggingface import CASES as HUGGING_FACE  # noqa: E402
 
 METHOD = """This page shows which models gflow runs, and whether they agree with eager. It is written by
-`python scripts/zoo_report.py`.
+`python scripts/zoo_report.py`. [Model families](model_families.md) shows architectures of other libraries.
 
 **Method.** Every model of `tests/zoo` takes five training steps in a graph and eagerly, on the same inputs,
 which differ in each step. The script compares outputs, parameters, buffers and optimizer state, and the outputs in
@@ -46,7 +46,7 @@ NOT_TRACED = """\
 | program | reason |
 |---|---|
 | `torch.func` transforms (`vmap`, `grad`, `jvp`) in `build()` | tracing records below PyTorch's functional transforms; an error |
-| results whose shape depends on values (`nonzero`, boolean masks as an index, `unique`, `one_hot` without `num_classes`) | shapes of a graph do not depend on values; the error names the line |
+| gradients and updates from tensors whose shape depends on values (`nonzero`, boolean masks as an index, `unique`); `one_hot` without `num_classes` | shapes of a program do not depend on values, so only results do; the error names the line |
 | `if`, `while`, `assert`, `.item()`, `float()` on tensors; `.numpy()`, `.tolist()` | tensors have no values during tracing; the error names the line |
 | parameters or modules made in `build()`, `optimizer.step()` in `build()` | parameters belong to `__init__()`, and the graph calls the optimizer; the error says so |
 | sparse tensors, `torch.Generator` arguments | only dense tensors, and the graph's own random seed, are supported |

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gflow.call.signature import bind_call
+from gflow.errors import ShapeOfValues
 from gflow.tracing import tracer
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.program.modules import collect_modules
@@ -24,4 +26,8 @@ def trace_graph(
 ) -> Trace:
     """A call of `build`, traced; nothing is computed."""
     call = bind_call(build, args, kwargs)
-    return tracer.trace_graph(TraceRequest(name, call, collect_modules(modules), optimizers))
+    request = TraceRequest(name, call, collect_modules(modules), optimizers)
+    try:
+        return tracer.trace_graph(request)
+    except ShapeOfValues:
+        return tracer.trace_graph(replace(request, tail=True))

@@ -22,6 +22,8 @@ from torch.utils import _pytree as pytree
 
 from gflow.dialects.mlir import ir
 from gflow.lowering import escaped, lower
+from gflow.tracing.data.trace import Trace, unflatten
+from gflow.tracing.program.interpreter import run_tail
 
 Tensor = torch.Tensor
 Run = Callable[[ir.Module, list[Tensor]], list[Tensor]]
@@ -194,7 +196,7 @@ def _run(op: Any, call: _Call, run: Run) -> Outcome:
         if len(function.arguments) > len(args):
             args.append(torch.tensor([1234, 5]))
         results = run(module, args)
-        plain = [r for r, out in zip(results, trace.outputs) if out.alias is None]
+        plain = returned(trace, results, args)
     except Exception as error:
         return Outcome("run", _brief(error), 0, lowering, names)
     message = compare(op, plain, call.wanted)
@@ -216,6 +218,17 @@ def _as_near_as_eager(call: _Call, found: list[Tensor]) -> bool:
         for a, b, x in zip(found, call.wanted, exact)
         if x.is_floating_point() and x.numel()
     )
+
+
+def returned(trace: Trace, results: list[Tensor], args: list[Tensor]) -> list[Tensor]:
+    """The results of the function: those of its program, and of its tail."""
+    if trace.tail is None:
+        return [r for r, out in zip(results, trace.outputs) if out.alias is None]
+    places = {given.value: n for n, given in enumerate(trace.inputs)}
+    read = {v: args[places[v]] for v in trace.tail.arguments}
+    read |= {v: results[n] for v, n in trace.tail.outputs.items()}
+    found: list[Tensor] = unflatten(trace, results, run_tail(trace.tail, read, None))
+    return found
 
 
 def _argument(given: Any, by_name: dict[str, Tensor], tensors: list[Tensor], n: int) -> Tensor:

@@ -169,7 +169,7 @@ def test_module_path_in_the_message() -> None:
 
 def test_shapes_from_values() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return x[x > 0]  # mask
+        return torch.rand_like(x[x > 0])  # mask
 
     text = message(Call(function), torch.ones(3))
     assert line_of("mask") in text

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
@@ -54,3 +56,27 @@ def test_eager_with_other_rounding_includes_float64() -> None:
     for other in found:
         assert _trained_apart(other, want, iter(())) == ""
     assert all(p.dtype is torch.float32 for p in model.parameters())
+
+
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ways that a family did not reach in its time are told of, and a family that ran twice counts once."""
+    ok = {"first": 1.0, "ratio": 0.5, "wrong": ""}
+    ran = {"name": "a", "library": "timm", **dict.fromkeys(family_report.WAYS, ok)}
+    late = {"name": "b", "library": "timm", "late": 60.0, family_report.WAYS[0]: ok}
+    left = {"name": "c", "library": "timm", "unbuilt": "ValueError: a | b"}
+    wrong = {**ran, "name": "d", family_report.WAYS[3]: {"wrong": "loss"}}
+    found = [tmp_path / "1.jsonl", tmp_path / "2.jsonl"]
+    found[0].write_text("\n".join(map(json.dumps, (ran, late, left))))
+    found[1].write_text("\n".join(map(json.dumps, (ran, wrong))))
+    monkeypatch.setattr(family_report, "families", lambda library: [None] * 7)
+    family_report.write(found, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert (
+        "| timm | 7 | 4 | 3 | 3 of 3 (100%) | 2 of 3 (67%) | 2 of 3 (67%) | 1 of 3 (33%) | 1 |"
+        in text
+    )
+    assert (
+        "| b | yes | takes more than 60 s in all | not reached | not reached | 1.00 | 0.50 |"
+        in text
+    )
+    assert "| timm | c | ValueError: a \\| b |" in text

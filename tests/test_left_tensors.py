@@ -69,6 +69,30 @@ def test_compile_keeps_those_of_each_call(kind):
         torch.testing.assert_close(latest(), x * 2)
 
 
+class _Pyramid(torch.nn.Module):
+    """Keeps a new list of tensors, as torchvision's RAFT does."""
+
+    def __init__(self):
+        super().__init__()
+        self.levels = [torch.tensor(0.0)]
+
+    def forward(self, x):
+        self.levels = [x, x * 2]
+        return x + 1
+
+
+def test_graphs_take_out_a_new_list_if_nothing_read_the_old_one():
+    module = _Pyramid()
+    graph, x = gflow.nn.Graph.trace(module.forward), torch.randn(3)
+    with pytest.warns(UserWarning, match=r"puts a tensor into .*levels.*has no values"):
+        graph(x)
+    assert [*map(float, module.levels)] == [0.0]
+    torch.testing.assert_close(graph(x), x + 1)
+    compiled = gflow.compile(module)
+    torch.testing.assert_close(compiled(x), x + 1)
+    torch.testing.assert_close(module.levels, [x, x * 2])
+
+
 @pytest.mark.parametrize("kind", KINDS[:-1])
 def test_graphs_take_them_out_and_say_so(kind):
     keep, latest = _keeper(kind)
@@ -120,6 +144,5 @@ def test_masks_of_bytes_are_indices(value):
     expected = put(x, mask, given)
     torch.testing.assert_close(gflow.nn.Graph.trace(put)(x, mask, given), expected)
     torch.testing.assert_close(gflow.compile(put)(x, mask, given), expected)
-    with pytest.raises(gflow.GraphTraceError, match="depends on the values"):
-        gflow.nn.Graph.trace(lambda x, mask: x[mask])(x, mask)
+    torch.testing.assert_close(gflow.nn.Graph.trace(lambda x, mask: x[mask])(x, mask), x[[0, 2]])
     torch.testing.assert_close(gflow.compile(lambda x, mask: x[mask])(x, mask), x[[0, 2]])

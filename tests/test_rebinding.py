@@ -123,7 +123,7 @@ def test_as_eager(how: Callable[[Any, Tensor], Tensor], frontend: str) -> None:
         (wider, r"gives \w+\.a a tensor of another shape or dtype, float64"),
         (moved, r"keeps the old one as \w+\.a"),
         (new_pair, r"gives \w+\.pair a new tuple"),
-        (lazily, r"finds no tensor at \w+\.later, and puts one there"),
+        (lazily, r"finds no tensor to update at \w+\.later, and puts one there"),
     ],
 )
 def test_refused(how: Callable[[Any, Tensor], Tensor], message: str, frontend: str) -> None:

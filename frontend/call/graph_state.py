@@ -29,7 +29,7 @@ from .transaction import Call
 @dataclass
 class GraphState:
     """Attributes: modules: attributes that are modules, or lists, tuples and dicts with some. names: all attributes,
-    in the order of assignment.
+    in the order of assignment. takes_tail: whether ops whose shapes depend on values may run after the program.
     """
 
     name: str
@@ -59,6 +59,7 @@ class GraphState:
     shareable: bool = True
     saves_runtime: bool = False
     loaded: Any = None
+    takes_tail: bool = True
 
     def __post_init__(self) -> None:
         self.call = Call(self.name, self.schedulers)

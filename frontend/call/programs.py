@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gflow.config import GraphConfig
-from gflow.errors import GraphError, GraphInputError
+from gflow.errors import GraphError, GraphInputError, ShapeOfValues
 from gflow.guards.build import Reading
 from gflow.runtime.distributed import pieces
 from gflow.tracing.context.collector import collector_paused
@@ -205,6 +205,18 @@ class Programs:
         self, key: Any, call: BoundCall, start: float
     ) -> tuple[Plan | None, FirstStep | None]:
         """Compile a program, see `_program`. start: the start time, by `time.perf_counter`."""
+        try:
+            return self._compiled_program(key, call, start)
+        except ShapeOfValues as error:
+            if not self._state.takes_tail:
+                raise
+            self._state.call.settle(error)
+            return self._compiled_program(key, call, start, tail=True)
+
+    def _compiled_program(
+        self, key: Any, call: BoundCall, start: float, tail: bool = False
+    ) -> tuple[Plan | None, FirstStep | None]:
+        """As `_new_program`. tail: whether ops whose shapes depend on values may run after the program."""
         state = self._state
         roots = self._roots()  # type: ignore[attr-defined]
         table = state.table
@@ -241,6 +253,7 @@ class Programs:
             self.config.pipeline_schedule,
             state.sparse,
             reading.reached,
+            tail,
         )
         kind = type(self).__name__
         state.building = True
@@ -257,6 +270,8 @@ class Programs:
                 plan.guard, plan.given = reading.guard(plan.trace)
         except Exception as error:
             reading.undo(always=is_refusal(error))
+            if isinstance(error, ShapeOfValues) and self._state.takes_tail:
+                raise
             if attempt and (traced is None or is_refusal(error)):
                 # the author's code may raise anything if a size is no int
                 raise NoRange(error) from error

@@ -102,6 +102,7 @@ class _Program(Graph):
 
         super().__init__()
         self.__dict__["keeps_python_state"] = not whole
+        self._state.takes_tail = False
         self._target = target
         self.target = dict(_modules(captured))
         size = options.pop("cache_size", None)

@@ -76,7 +76,9 @@ class Pair(Plan):
         own, saved = self.order[: divided.results], self.order[divided.results :]
         share_buffers(forward.run, {*saved}.difference(own))
 
-    def results(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def results(
+        self, results: Sequence[torch.Tensor], late: Sequence[torch.Tensor] = ()
+    ) -> list[torch.Tensor]:
         """The results of the function, then the values that the backward needs."""
         return [results[n] for n in self.order]
 
@@ -105,6 +107,7 @@ class Differentiable(Graph):
         """live: whether a change of Python state is an error, and undone, since the call is then split."""
         super().__init__()
         self.__dict__["keeps_python_state"] = live
+        self._state.takes_tail = False
         self._target, self._captured = target, captured
         self.target = modules
         self._seen: Any = None  # the observations of the latest `build()`

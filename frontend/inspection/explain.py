@@ -27,6 +27,7 @@ from gflow.dialects.program import AtenStep, Race
 from gflow.dialects.records import record
 from gflow.lowering import lower
 from gflow.lowering.global_view import propagated
+from gflow.tracing.data.trace import Trace
 
 from .engines import EngineRegion, Stayed, engines_text, partition_of
 from .frozen import FrozenWeights, frozen_weights
@@ -224,7 +225,7 @@ def _explained(plan: Plan, name: str, switches: Mapping[str, Any]) -> Explanatio
         body = read_body(function)
         by_budget = [o for o in body.ops if "gflow.recomputed" in o.op.attributes]
         again, notes = _counted(by_budget, "the memory budget"), _budget(function)
-        aten = _fallbacks(ops_of_steps(program, function), program.steps)
+        aten = _fallbacks(ops_of_steps(program, function), program.steps) + _late(plan.trace)
         fused = [_fusion(o) for o in body.ops if o.name == "fused"]
         compared = report(costs, module, device)
     fused = [f for f in fused if len(f.ops) > 1]
@@ -271,6 +272,19 @@ def _fallbacks(ops: list[list[Op | None]], steps: list[Any]) -> list[Fallback]:
     return [
         Fallback(overload, len(sources), why, tuple(dict.fromkeys(sources)))
         for (overload, why), sources in sorted(calls.items(), key=lambda i: (-len(i[1]), i[0]))
+    ]
+
+
+def _late(trace: Trace) -> list[Fallback]:
+    """The ops of the tail."""
+    calls: dict[str, list[Source]] = {}
+    for op in () if trace.tail is None else trace.tail.ops:
+        where = Source(op.loc.phase, op.loc.module, op.loc.file, op.loc.line)
+        calls.setdefault(str(op.func), []).append(where)
+    why = "its shape depends on values, so it runs after the program"
+    return [
+        Fallback(overload, len(sources), why, tuple(dict.fromkeys(sources)))
+        for overload, sources in calls.items()
     ]
 
 

@@ -12,7 +12,7 @@ import torch
 from gflow.dialects.records import record
 from gflow.tracing.context.watch import Infos, TensorInfo, Watcher, tensor_info
 from gflow.tracing.data.trace import Trace
-from gflow.tracing.data.values import OutputRef, TraceOp, TraceValue
+from gflow.tracing.data.values import OutputRef, TailRef, TraceOp, TraceValue
 from gflow.tracing.program.modules import collect_modules
 from gflow.tracing.program.unwrapped import unwrapped
 
@@ -151,7 +151,12 @@ def graph_tensors(trace: Trace) -> tuple[Infos, Infos]:
     given = {
         trace.input_leaves[i.value]: i.value for i in trace.inputs if i.value in trace.input_leaves
     }
-    returned = [trace.outputs[x.index].value for x in trace.out_leaves if isinstance(x, OutputRef)]
+    late = [] if trace.tail is None else trace.tail.results
+    returned = [
+        trace.outputs[x.index].value if isinstance(x, OutputRef) else late[x.index]
+        for x in trace.out_leaves
+        if isinstance(x, (OutputRef, TailRef))
+    ]
     count = trace.micro_batches
     inputs = [_info(v, count) for _, v in sorted(given.items())]
     return inputs, [_info(v, count, True, trace.stacked) for v in returned]

@@ -29,6 +29,7 @@ from gflow.tracing.data.guards import Leaf, same
 from gflow.tracing.data.places import NumberSource, Place
 from gflow.tracing.data.sizes import at_one_size
 from gflow.tracing.data.trace import Trace, unflatten
+from gflow.tracing.dispatch.recorder import describe
 
 from .state_dict import state_dict
 
@@ -153,7 +154,7 @@ def plans_of(state: Any) -> list[Plan]:
     """The plans for the current modes of the modules, the latest first.
 
     Raises:
-        GraphError: there is none.
+        GraphError: there is none, or a part of one runs after its program.
     """
     modes = None if state.table is None else state.table.modes()
     found = [
@@ -168,6 +169,13 @@ def plans_of(state: Any) -> list[Plan]:
             f"{state.name} is not compiled for the present modes of its modules; call it once with "
             "its inputs before it is saved"
         )
+    for plan in ready:
+        if (tail := plan.trace.tail) is not None:
+            raise GraphError(
+                f"{state.name} cannot be saved: {describe(tail.first.loc)}: the shape of the result of "
+                f"{tail.first.func} depends on values, so PyTorch computes it after the program, and a file holds the "
+                "program alone. Return what it is computed from, and compute it after the call of the loaded graph."
+            )
     if state.latest in ready:
         ready.remove(state.latest)
         ready.insert(0, state.latest)

@@ -5,6 +5,7 @@ tracer         `trace_graph`: from `build()` and example arguments to a `Trace`
 traced_inputs  the inputs of a trace in progress, and the traced tensors that represent them
 traced_steps   optimizer steps in a trace: gradients, their reduction and scaling, micro-batches
 trace_results  the results and updates of a trace
+trace_tail     the division of a trace into the program and the ops that run after it
 trace_checks   checks that refuse a trace, and its warnings
 context/       the context of tracing: thread, watchers, module scopes, source locations, ranks
 data/          a trace as plain data: ops, values, numbers, places, sizes

@@ -28,6 +28,7 @@ class TraceRequest:
         stacked: whether a result that is a single number is returned as one number for each micro-batch.
         schedule: the order in which pipeline stages run the micro-batches; "" for ascending order.
         sparse: the indices of the optimizers that update only the rows that were looked up.
+        tail: whether ops whose shapes depend on values may run after the program.
         reached: modules and other objects that `build()` reaches outside of `table`.
     """
 
@@ -42,6 +43,7 @@ class TraceRequest:
     schedule: str = ""
     sparse: Collection[int] = ()
     reached: Reached = field(default_factory=Reached)
+    tail: bool = False
 
     def is_sparse(self, index: int) -> bool:
         """Whether optimizer number `index` updates only the rows that were looked up."""

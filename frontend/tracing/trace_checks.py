@@ -28,7 +28,7 @@ def check_global(tracing: TracedInputs, trace: Trace) -> None:
     if trace.mesh is None:
         return
     what, own = None, {*tracing.parallel.axes.values()}
-    if trace.size is not None or tracing.recorder.sizes is not None:
+    if trace.size is not None:
         what = "a dimension marked with dynamic_dim() cannot be shared evenly for every size"
     elif any(map(tracing.request.is_sparse, range(len(tracing.optimizers)))):
         what = "a sparse optimizer works on rows that ranks hold parts of"

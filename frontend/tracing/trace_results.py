@@ -20,7 +20,7 @@ from gflow.errors import GraphTraceError
 from .data.pytrees import learn, opened
 from .data.trace import Trace
 from .data.updates import check_update
-from .data.values import OutputRef, ResultView, TraceOutput
+from .data.values import OutputRef, ResultView, TailRef, TraceOutput
 from .dispatch.symbols.number_nodes import number_of
 from .program.aliases import result_views
 from .program.modules import is_traced
@@ -54,14 +54,18 @@ def outputs_of(tracing: TracedInputs, trace: Trace) -> list[TraceOutput]:
             wrapper = leaf
             if not torch._is_functional_tensor(leaf):
                 wrapper = tracing.rewrites.wrapper_of(leaf)
-            wrappers.append(wrapper)
             value = tracing.recorder.value_of(tracing.current(wrapper))
+            if value in tracing.recorder.late:
+                trace.out_leaves[i] = TailRef(len(tracing.late_results))
+                tracing.late_results.append(value)
+                continue
+            wrappers.append(wrapper)
             trace.out_leaves[i] = OutputRef(len(outputs))
             outputs.append(TraceOutput(value, None, f"output.{len(outputs)}"))
-        elif tracing.request.call.dynamic is not None and _has_size(leaf):
+        elif tracing.has_sizes and _has_size(leaf):
             raise GraphTraceError(
-                f"{tracing.name}: build() returns a number that depends on a dynamic dimension: {leaf}. Return "
-                "tensors, and read their shapes after the call."
+                f"{tracing.name}: build() returns a number that depends on a dynamic dimension, or on a size that "
+                f"depends on values: {leaf}. Return tensors, and read their shapes after the call."
             )
         elif number_of(leaf) is not None:
             raise GraphTraceError(

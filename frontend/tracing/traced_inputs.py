@@ -71,18 +71,26 @@ class TracedInputs:
         self.results: list[
             torch.Tensor
         ] = []  # the tensors of `outputs`, as `build()` returned them
+        self.late_results: list[TraceValue] = []  # results that are computed after the program
         self.parallel = DataParallel()
         self.sharded = sharded_modules(self.table.modules)
         self.waited = False  # whether a first step has been requested
         self._first: Trace | None = None
         self._known_layouts: dict[int, Layout] = {}  # of parameters, by id
         self._steps: list[OptimizerTrace] = []
-        if (dynamic := request.call.dynamic) is not None:
+        self.has_sizes = request.call.dynamic is not None or request.tail
+        if self.has_sizes:
             # only here: it loads all of PyTorch's symbolic shapes
             from .dispatch.symbols.size_env import SizeEnv
+            from .dispatch.symbols.unknown_sizes import UnknownSizes
 
             where = partial(describe_here, self.locator)
-            self.recorder.add_size(SizeEnv([d.sizes for d in dynamic.each], where))
+            dynamic = request.call.dynamic
+            self.recorder.add_sizes(
+                UnknownSizes(where)
+                if dynamic is None
+                else SizeEnv([d.sizes for d in dynamic.each], where, request.tail)
+            )
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -91,7 +99,7 @@ class TracedInputs:
         log.addFilter(silence)
         try:
             with self.recorder, self.rewrites, contextlib.ExitStack() as with_sizes:
-                if self.request.call.dynamic is not None:
+                if self.has_sizes:
                     # only here: it loads all of PyTorch's symbolic shapes
                     from .dispatch.symbols.size_protocol import sizes_as_numbers
 

@@ -29,6 +29,7 @@ from .trace_checks import (
     check_global,
 )
 from .trace_results import updates_of
+from .trace_tail import divide_tail
 from .traced_inputs import TracedInputs, parameters_of
 
 _PARTS = ("ops", "outputs")
@@ -133,7 +134,7 @@ class TracedSteps(TracedInputs):
             for p in self.with_grad(optimizer):
                 grad: Any = self.rewrites.wrapper_of(p).grad
                 value = self.recorder.value_of(self.current(grad))
-                grads.append(TraceOutput(value, None, f"grad.{len(grads)}"))
+                grads.append(TraceOutput(value, None, f"the gradient of {self.called(p)}"))
         trace = self.trace
         partial = Trace(trace.name, out_spec=trace.out_spec, out_leaves=trace.out_leaves)
         partial.unscaled = list(self.scaling.found) if self.scaling else []
@@ -145,13 +146,14 @@ class TracedSteps(TracedInputs):
         trace.inputs = list(self.recorder.inputs)
         trace.ops = list(self.recorder.ops)
         trace.outputs = outputs
+        divide_tail(self, trace)
         trace.input_leaves = self.input_leaves
         trace.mesh = self._mesh()
         trace.data_axes = self._data_axes()
         check_global(self, trace)
         if self.recorder.sizes is not None:
             trace.size = self.recorder.sizes.size
-            if trace.size.second is not None:
+            if trace.size is not None and trace.size.second is not None:
                 try:
                     trace.size = with_forms(trace)
                 except Fixed as error:

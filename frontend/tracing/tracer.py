@@ -177,7 +177,13 @@ class Tracing(TracedSteps):
             owner, "_target", None
         )  # the function that a graph of `gflow.compile` runs
         with (
-            kept_real(self.table, self.request.reached, owner, self._rebound),
+            kept_real(
+                self.table,
+                self.request.reached,
+                owner,
+                self._rebound,
+                lambda tensor: id(tensor) in self.rewrites.met,
+            ),
             torch.set_grad_enabled(training or torch.is_grad_enabled()),
         ):
             self._optimizer_parameters()
@@ -228,7 +234,7 @@ class Tracing(TracedSteps):
     def _real_types(self, *functions: object) -> contextlib.AbstractContextManager[None]:
         """`real_types` where sizes or numbers of the call may differ at the next one. functions: besides the modules',
         whose code may ask for types."""
-        if self.request.call.dynamic is None and not self.request.call.numbers:
+        if not self.has_sizes and not self.request.call.numbers:
             return contextlib.nullcontext()
         codes = [getattr(f, "build", f) for f in functions]
         codes += [kind.forward for kind in {type(m) for m in self.table.modules}]

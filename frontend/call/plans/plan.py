@@ -14,8 +14,9 @@ from gflow.guards.arguments import ArgumentGuard
 from gflow.runtime.tensors import Placed, addresses_of
 from gflow.tracing.data.global_tensors import axes_of, global_tensor, local_of
 from gflow.tracing.data.sizes import Dynamic, step_of, with_size
-from gflow.tracing.data.trace import Trace, unflatten
-from gflow.tracing.data.values import OutputRef, TraceValue
+from gflow.tracing.data.trace import Trace, leaf_of, unflatten
+from gflow.tracing.data.values import TraceValue
+from gflow.tracing.program.interpreter import run_tail
 from gflow.tracing.program.shared import conflicts
 from gflow.tracing.reads.state import StateGuard
 
@@ -183,6 +184,7 @@ class Plan:
                 arguments[at].fill_(n)
         updated = [arguments[i] for i in self.updated]
         given = arguments.copy() if self.trace.result_views else arguments
+        tail = self.trace.tail
         if not self.looked:
             self._look()
         self.looked = False
@@ -191,6 +193,7 @@ class Plan:
             memory = self.memory = MemoryCheck(self.trace, self.arguments, self.input_slots)
         if memory.needed:
             memory.apply(arguments)
+        read = {} if tail is None else {v: arguments[self.positions[v]] for v in tail.arguments}
         seeds = state.seeds if self.compiled.takes_rng else None
         run: Any = self.compiled.run
         if not self.compared:
@@ -219,7 +222,11 @@ class Plan:
 
             views = views_of(self.trace.result_views, self.dynamic, leaves)
             results = with_views(results, views, argument)
-        return self.results(results)
+        if tail is None:
+            return self.results(results)
+        read.update((value, results[n]) for value, n in tail.outputs.items())
+        size = None if self.dynamic is None else self.size
+        return self.results(results, run_tail(tail, read, size))
 
     def blank_results(self, leaves: Sequence[Any]) -> Any:
         """The results of a call with these leaves, with zeros as elements; of a graph of global tensors, each rank's
@@ -233,7 +240,11 @@ class Plan:
                 v = out.value
                 shape = self._joined_shape(v.shape)
                 found.append(torch.zeros(shape, dtype=v.dtype, device=v.device))
-        return unflatten(trace, found)
+        late = []
+        for value in () if trace.tail is None else trace.tail.results:
+            shape = tuple([n if isinstance(n, int) else 0 for n in value.shape])
+            late.append(torch.zeros(shape, dtype=value.dtype, device=value.device))
+        return unflatten(trace, found, late)
 
     def _ran(self, updated: list[torch.Tensor], seeds: Any) -> None:
         """Commit a run. It can be repeated if it is interrupted."""
@@ -244,13 +255,12 @@ class Plan:
         if self.writes:
             self.python.write()
 
-    def results(self, results: Sequence[torch.Tensor]) -> Any:
-        """The results of `build()`; of a graph of global tensors, global ones."""
+    def results(self, results: Sequence[torch.Tensor], late: Sequence[torch.Tensor] = ()) -> Any:
+        """The results of `build()`; of a graph of global tensors, global ones. late: those of the tail."""
         if self.wholes:
             results = list(results)
             for n, (sharding, shape) in self.wholes.items():
                 results[n] = global_tensor(results[n], self.shared, sharding, shape)
         if self.single:
-            leaf = self.trace.out_leaves[0]
-            return results[leaf.index] if isinstance(leaf, OutputRef) else leaf
-        return unflatten(self.trace, results)
+            return leaf_of(self.trace.out_leaves[0], results, late)
+        return unflatten(self.trace, results, late)

@@ -7,6 +7,7 @@ guards          conditions on numbers under which a trace is valid
 places          where an optimizer keeps the Python values that a traced step reads
 pytrees         nested arguments and results: PyTorch's pytrees, dataclasses, and objects as results
 sizes           dynamic dimensions in a trace
+tail            ops on tensors whose shape depends on values, which run after the program
 trace           the trace: `build()`, its backward and the optimizers' updates as one list of ATen ops
 unchanged       detects changes of Python objects by version numbers of CPython
 updates         checks which updates in place a program can make

@@ -19,7 +19,17 @@ from gflow.dialects.extents import Symbol
 from .global_tensors import axes_of
 from .guards import Guard
 from .places import NumberSource, OptimizerTrace
-from .values import OutputRef, ResultView, TraceInput, TraceOp, TraceOutput, TraceValue, View
+from .tail import Tail
+from .values import (
+    OutputRef,
+    ResultView,
+    TailRef,
+    TraceInput,
+    TraceOp,
+    TraceOutput,
+    TraceValue,
+    View,
+)
 
 
 @dataclass
@@ -28,7 +38,8 @@ class Trace:
 
     Structure:
 
-        out_leaves    the leaves of `out_spec`: an `OutputRef`, or a plain Python value that `build()` returned
+        out_leaves    the leaves of `out_spec`: an `OutputRef`, a `TailRef`, or a plain Python value
+        tail          ops that run after the program, since their shapes depend on values
         input_leaves  for each graph input, its index among the flattened arguments
         numbers       the Python numbers behind the scalar inputs. The trace is valid for their new values while all
                       `guards` and the baked values of `steps` hold
@@ -109,6 +120,7 @@ class Trace:
     data_axes: tuple[str, ...] = ()
     frozen: frozenset[int] = frozenset()
     engines: dict[str, str] = field(default_factory=dict)
+    tail: Tail | None = None
 
     @property
     def main(self) -> Trace:
@@ -137,8 +149,16 @@ class Trace:
         return "\n".join(lines)
 
 
-def unflatten(trace: Trace, results: Sequence[torch.Tensor]) -> Any:
-    """The result of `build()`, with `results` as its tensors."""
+def leaf_of(leaf: Any, results: Sequence[torch.Tensor], late: Sequence[torch.Tensor] = ()) -> Any:
+    """A leaf of `build()`'s result. late: the results of the tail."""
+    if isinstance(leaf, OutputRef):
+        return results[leaf.index]
+    return late[leaf.index] if isinstance(leaf, TailRef) else leaf
+
+
+def unflatten(
+    trace: Trace, results: Sequence[torch.Tensor], late: Sequence[torch.Tensor] = ()
+) -> Any:
+    """The result of `build()`, with these tensors. late: the results of the tail."""
     assert trace.out_spec is not None
-    leaves = [results[x.index] if isinstance(x, OutputRef) else x for x in trace.out_leaves]
-    return tree_unflatten(leaves, trace.out_spec)
+    return tree_unflatten([leaf_of(x, results, late) for x in trace.out_leaves], trace.out_spec)

@@ -161,6 +161,13 @@ class OutputRef:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class TailRef:
+    """A leaf of `Trace.out_leaves` that is result `index` of the tail."""
+
+    index: int
+
+
 def instances_in(arg: Any, kind: type[_T]) -> Iterator[_T]:
     """The instances of a class among nested call arguments (lists, tuples and dicts), in order."""
     found: list[_T] = []

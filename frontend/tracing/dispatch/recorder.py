@@ -22,14 +22,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gflow.dialects.records import record
 from gflow.dialects.types import row_major_strides
-from gflow.errors import GraphTraceError
+from gflow.errors import GraphTraceError, ShapeOfValues
 from gflow.runtime.interrupts import deliver, waiting
 
 from ..context.location import Locator
 from ..context.wrappers import check_tensor
 from ..data.global_tensors import Layout, is_divided, is_global, layout_of, local_of
 from ..data.guards import Guard
-from ..data.values import SourceLoc, TraceInput, TraceOp, TraceValue
+from ..data.tail import Unknown
+from ..data.values import SourceLoc, TraceInput, TraceOp, TraceValue, instances_in, values_in
 from ..program import collectives, seeding
 from .call_checks import call_problem
 from .failures.checks import QUANTIZING
@@ -41,7 +42,7 @@ from .symbols.number_nodes import Number, number_of
 from .symbols.numbers import wrap
 
 if TYPE_CHECKING:
-    from .symbols.size_env import SizeEnv
+    from .symbols.unknown_sizes import UnknownSizes
 
 aten = torch.ops.aten
 _PRIM_DEVICE = torch.ops.prim.device.default
@@ -123,8 +124,13 @@ class Recorder(TorchDispatchMode):
         #: meshes of modules of `fully_shard`, which are sharded along the first dimension, and the names of its groups
         self.divided_over: list[tuple[Any, str]] = []
         self.divided: dict[TraceValue, str] = {}  # inputs of such modules → the group
-        self.sizes: SizeEnv | None = None
+        self.sizes: UnknownSizes | None = None
         self.size: list[TraceValue] = []
+        #: values that exist only after the program, with the op whose result's shape depends on values
+        self.late: dict[TraceValue, TraceOp] = {}
+        #: of these, the dimensions with a new size that depends on values, and its name
+        self.unknown: dict[TraceValue, list[tuple[int, str]]] = {}
+        self._made: dict[str, TraceOp] = {}  # sizes that depend on values → the op
         self._next_id = 0
         self._number_ops: dict[Any, tuple[int, TraceOp, TraceValue]] = {}
         self._constants: dict[int, FakeTensor] = {}
@@ -230,11 +236,11 @@ class Recorder(TorchDispatchMode):
         over = tensor.device_mesh.ndim  # type: ignore[attr-defined]
         return layout_of(tensor, name, divided=0) if over > 1 else None
 
-    def add_size(self, sizes: SizeEnv) -> None:
-        """Add dynamic dimensions; their size is an argument of the program."""
+    def add_sizes(self, sizes: UnknownSizes) -> None:
+        """Allow symbolic sizes. Those of dynamic dimensions are arguments of the program."""
         self.sizes = self.fake_mode.shape_env = sizes
         self.fake_mode.static_shapes = False
-        for symbol in (sizes.size, sizes.size.second):
+        for symbol in (sizes.size, sizes.size and sizes.size.second):
             if symbol is not None:
                 tensor = torch.tensor(symbol.most, device="cpu")
                 value = self.value_of(self.add_input(tensor, "size", symbol.name))
@@ -447,18 +453,36 @@ class Recorder(TorchDispatchMode):
         except DataDependentOutputException as error:
             raise item_error(loc) from error
         except DynamicOutputShapeException as error:
-            raise GraphTraceError(
-                f"{describe(loc)}: the shape of the result of {func} depends on the values in a "
-                "tensor; a static graph needs shapes that follow from the input shapes. Use a "
-                "masked form (torch.where, multiplication by a mask) or do it outside build()."
-            ) from error
+            raise shape_of_values(func, loc) from error
         except UnsupportedOperatorException as error:
             raise GraphTraceError(
                 f"{describe(loc)}: {func} has no shape rule (fake implementation) in PyTorch, so "
                 "it cannot be traced. For a custom op, add one with torch.library.register_fake."
             ) from error
-        self._record(func, trace_args, trace_kwargs, out, loc)
+        op = self._record(func, trace_args, trace_kwargs, out, loc)
+        if self.sizes is not None and op is not None:
+            self._follow(op)
         return out
+
+    def _follow(self, op: TraceOp) -> None:
+        """Take an op to the tail if its sizes depend on values, or an operand is in the tail."""
+        assert self.sizes is not None
+        root = next((self.late[v] for v in values_in((op.args, op.kwargs)) if v in self.late), None)
+        for unknown in instances_in((op.args, op.kwargs), Unknown):
+            root = root or next((self._made[n] for n in unknown.names if n in self._made), None)
+        for value in (r for r in op.results if r is not None):
+            for d, size in enumerate(value.shape):
+                if not isinstance(size, Unknown):
+                    continue
+                root = root or op
+                if size.text == size.names[0] and size.text not in self._made:
+                    self._made[size.text] = root
+                    self.sizes.origins[size.text] = (
+                        f"of the result of {op.func}, {describe(op.loc)}"
+                    )
+                    self.unknown.setdefault(value, []).append((d, size.text))
+        if root is not None:
+            self.late.update((r, root) for r in op.results if r is not None)
 
     def _shifted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Operands of a shift, of which PyTorch's kernels take bools as integers, and its shape rules don't."""
@@ -474,7 +498,10 @@ class Recorder(TorchDispatchMode):
 
         return (integer(args[0]), integer(args[1]), *args[2:])
 
-    def _record(self, func: Any, args: Any, kwargs: Any, out: Any, loc: SourceLoc) -> None:
+    def _record(
+        self, func: Any, args: Any, kwargs: Any, out: Any, loc: SourceLoc
+    ) -> TraceOp | None:
+        """Record an op, if it has an effect or a new result."""
         results: list[TraceValue | None] = []
         fresh = False
         for item in out if isinstance(out, (tuple, list)) else (out,):
@@ -494,6 +521,8 @@ class Recorder(TorchDispatchMode):
             scope = self.locator.scopes.current
             self.ops.append(TraceOp(func, args, kwargs, results, loc, scope))
             self.locator.watcher.op(self.ops[-1])
+            return self.ops[-1]
+        return None
 
     def _lift_fresh(self, tensor: torch.Tensor, types: Any) -> torch.Tensor:
         """A tensor literal: `torch.tensor(3.0)` is an `aten.full`, more is a constant."""
@@ -550,9 +579,9 @@ class Recorder(TorchDispatchMode):
             floating = isinstance(arg, torch.SymFloat)
             if not floating and not (isinstance(arg, torch.SymInt) and kind in _NUMBERS):
                 return arg
-            if number_of(arg) is not None:
-                return arg
             assert self.sizes is not None
+            if number_of(arg) is not None or self.sizes.is_unknown(arg):
+                return arg
             return self.sizes.number(arg, self, self.size)
 
         if func._schema.name in _RANGES:
@@ -577,6 +606,29 @@ class Recorder(TorchDispatchMode):
             return self.constant(arg)
         node = number_of(arg)
         return arg if node is None else node.hint
+
+
+def shape_of_values(func: Any, loc: SourceLoc) -> ShapeOfValues:
+    """The error for an op that gives a result whose shape depends on values."""
+    return ShapeOfValues(f"{_shape_problem(func, loc)}.{_WAY_OUT}")
+
+
+def late_error(root: TraceOp, problem: str) -> GraphTraceError:
+    """The error for a value that exists only after the program, and that the program needs. problem: where."""
+    return GraphTraceError(
+        f"{_shape_problem(root.func, root.loc)}, and {problem}. Ops on such tensors run after the program, and only "
+        f"results of build() can depend on them.{_WAY_OUT}"
+    )
+
+
+_WAY_OUT = " Use a masked form (torch.where, multiplication by a mask) or do it outside build()."
+
+
+def _shape_problem(func: Any, loc: SourceLoc) -> str:
+    return (
+        f"{describe(loc)}: the shape of the result of {func} depends on the values in a tensor; a static graph needs "
+        "shapes that follow from the input shapes"
+    )
 
 
 def item_error(loc: SourceLoc, what: str = "the value of a tensor") -> GraphTraceError:

@@ -149,6 +149,7 @@ def kept_real(
     reached: Reached,
     owner: object,
     changed: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None],
+    read: Callable[[torch.Tensor], bool],
 ) -> Iterator[None]:
     """Remove traced tensors from all objects at the end, and restore their contents.
 
@@ -156,6 +157,7 @@ def kept_real(
         owner: the graph.
         changed: called with the name of a buffer, an attribute or an item that was assigned, its real tensor, and the
             traced one. Returns a tensor to put there instead, or None.
+        read: whether `build()` has read a real tensor.
     """
     holders: list[tuple[str, Any]] = list(reached.holders)
     for module in table.modules:
@@ -187,7 +189,7 @@ def kept_real(
                 if isinstance(then, torch.Tensor) and isinstance(now, torch.Tensor):
                     exchanged.append((path, then, now))
                     places[id(then)] = holder, key
-                elif isinstance(then, (tuple, list, dict)):
+                elif isinstance(then, (tuple, list, dict)) and any(map(read, _tensors(then))):
                     text = (
                         f"gives {path} a new {type(then).__name__} with tensors in it. Assign to tensors "
                         "(attributes of their own, or items of a list or dict that stays)"
@@ -265,6 +267,11 @@ def _holds_traced(value: Any) -> bool:
     if isinstance(value, (tuple, list, dict)):
         return any(map(is_traced, tree_leaves(value)))
     return is_traced(value)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested lists, tuples and dicts."""
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def _moved(holder: Any, old: Any) -> Iterator[tuple[Any, torch.Tensor]]:

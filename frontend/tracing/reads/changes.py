@@ -188,8 +188,8 @@ def warn_of_changes(
         if any(last in names_of(code).before for code in codes if not is_library(code)):
             file, line = _place(path, codes, home)
             raise GraphTraceError(
-                f"{file}:{line}: build() of {name} finds no tensor at {path}, and puts one there for the next "
-                "call. A program can only update tensors that exist before the call. Create the tensor before "
+                f"{file}:{line}: build() of {name} finds no tensor to update at {path}, and puts one there for the "
+                "next call. A program can only update tensors that exist before the call. Create the tensor before "
                 "the first call (register_buffer), and use a separate Python value for the choice."
             )
         _tell(

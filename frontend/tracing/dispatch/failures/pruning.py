@@ -60,7 +60,8 @@ def _needed(
 def prune(trace: Trace, keep_inputs: bool = True) -> None:
     """Drop ops that are not needed, and arguments (except graph inputs, with `keep_inputs`) that no op and no output
     uses."""
-    needed, live = _needed(trace.ops, [o.value for o in trace.outputs])
+    late = () if trace.tail is None else trace.tail.arguments
+    needed, live = _needed(trace.ops, [*(o.value for o in trace.outputs), *late])
     trace.ops = [op for op in trace.ops if op in needed]
     aliased = {o.alias for o in trace.outputs}
     index: dict[int, int] = {}

@@ -47,12 +47,27 @@ def layouts(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Layout]:
         base = tensor._base
         if tensor.layout != torch.strided:
             continue
-        if base is not None and base.is_contiguous() and tensor.is_contiguous():
+        if base is not None and _is_row_major(base) and _is_row_major(tensor):
             continue
         holder = tensor if base is None else base
         if holder.dim():
             found.append((tensor, holder, tuple(holder.shape), tuple(holder.stride())))
     return found
+
+
+def _is_row_major(tensor: Tensor) -> bool:
+    """Whether a tensor is contiguous for all sizes. One whose size depends on values may be for 0 and 1 alone."""
+    if not any(isinstance(n, torch.SymInt) for n in tensor.shape):
+        return tensor.is_contiguous()
+    # only here: it loads all of PyTorch's symbolic shapes
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    step: Any = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
+        if not guard_or_false(stride == step):
+            return False
+        step = step * size
+    return True
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

@@ -174,14 +174,18 @@ class TensorProxies:
                 continue
             with self.recorder.fake_mode, self.recorder:
                 value = self.recorder.value_of(unwrap(held))
-            if tuple(map(self.concrete, held.stride())) != value.strides:
+            sizes = self.recorder.sizes
+            strides = tuple(held.stride())
+            if sizes is not None:
+                strides = tuple(map(sizes.concrete, strides))
+            if strides != value.strides:
                 return True
         return False
 
     def concrete(self, size: Any) -> Any:
-        """A size or stride as an integer."""
+        """A size or stride as an integer; for one that depends on values, its stand-in."""
         sizes = self.recorder.sizes
-        return size if sizes is None else sizes.concrete(size)
+        return size if sizes is None else sizes.plain(size)
 
 
 def functional(fake: Tensor, like: Tensor) -> Tensor:

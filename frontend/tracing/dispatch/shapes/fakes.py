@@ -102,6 +102,15 @@ def fake_call(
     mode: FakeTensorMode, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """The results of `func` on fake tensors: new fake tensors."""
+    if mode.shape_env is None:
+        return _fake_call(mode, func, types, args, kwargs)
+    with mode.shape_env.inferring():  # type: ignore[attr-defined]
+        return _fake_call(mode, func, types, args, kwargs)
+
+
+def _fake_call(
+    mode: FakeTensorMode, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     env = mode.shape_env
     calls = _known if env is None else env.known  # type: ignore[attr-defined]
     key: Any
@@ -119,7 +128,10 @@ def fake_call(
             if key is not None:
                 calls[key] = known
     if known is None:
+        made = 0 if env is None else env.unbacked_symint_counter
         out = mode.dispatch(func, types, args, kwargs)
+        if env is not None and env.unbacked_symint_counter != made:
+            return out  # another call gives results of other sizes
         described = None if key is None else _describe(func, args, out)
         if described is not None:
             if len(calls) > _LIMIT:
@@ -128,8 +140,8 @@ def fake_call(
         return out
     container, items = known
     with torch._C._DisableTorchDispatch():
-        made = [None if m is None else new_fake(mode, m) for m in items]
-    return made[0] if container is None else container(made)
+        fakes = [None if m is None else new_fake(mode, m) for m in items]
+    return fakes[0] if container is None else container(fakes)
 
 
 def _describe(

@@ -11,4 +11,5 @@ size_env          symbolic sizes while tracing: PyTorch's own, with one symbol o
 size_expressions  formulas of sizes as polynomials in one size, and the part of its range where they are polynomials
 size_protocol     what the code of the author or of a layer sees of a dynamic size: an integer
 size_functions    expressions of a size as Python functions
+unknown_sizes     sizes that depend on values: PyTorch's unbacked symbols
 """

@@ -37,11 +37,16 @@ def _type_of(value: object) -> type:
     return kind
 
 
+_OF_METACLASSES = ("__new__", "__init__", "__setattr__", "__delattr__", "__repr__", "__dir__")
+
+
 class _Type:
     """Replaces `type`. A class whose type is `type` itself gets this object, so that `type(C) is type` holds."""
 
     def __init__(self, applies: Callable[[], bool]) -> None:
         self._applies = applies
+        # found before those of `object`, as metaclasses call them (`type.__new__(...)`)
+        vars(self).update((name, getattr(type, name)) for name in _OF_METACLASSES)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if len(args) != 1 or kwargs or not self._applies():

@@ -17,10 +17,10 @@ import torch
 from sympy.core.relational import Relational  # type: ignore[import-untyped]
 from sympy.logic.boolalg import Boolean  # type: ignore[import-untyped]
 from torch._dynamo.source import ConstantSource
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, PythonMod
 
-from gflow.dialects.extents import Coefficients
+from gflow.dialects.extents import Coefficients, Symbol
 from gflow.errors import GraphTraceError
 
 from ...data.sizes import Domain, Fixed, Narrower, Size, SizeDecides
@@ -29,9 +29,9 @@ from .number_nodes import Number
 from .numbers import wrap
 from .size_expressions import Formulas, Second
 from .size_functions import function_of
+from .unknown_sizes import UnknownSizes
 
 _TORCH = str(Path(torch.__file__).parent)
-_GFLOW = str(Path(__file__).parents[3])
 _FAKE_IMPLS = f"{_TORCH}/_subclasses/fake_impls.py"
 _ASKED = {"__bool__", "__int__", "__index__", "__float__", "__round__"}
 
@@ -42,25 +42,23 @@ _TRIED = 1024
 _DEGREE = 3
 
 
-class SizeEnv(ShapeEnv):
+class SizeEnv(UnknownSizes):
     """PyTorch's symbolic shapes with one symbol or two, and without guards: a question without a single answer for the
     range is an error. The symbol is that of the program: k, where the sizes are step * k + rest.
 
     Args:
         domains: of the size, or of both.
         symints: the sizes as symbolic integers of PyTorch.
+        unknown: whether ops may give results whose sizes depend on values.
     """
 
-    def __init__(self, domains: Sequence[Domain], where: Callable[[], str]) -> None:
-        super().__init__(
-            allow_scalar_outputs=False,
-            allow_dynamic_output_shape_ops=False,
-            specialize_zero_one=False,
-            duck_shape=False,
-        )
-        self.domains, self.where = domains, where
-        self.variables: list[Any] = []
-        self.symints: list[Any] = []
+    size: Symbol
+
+    def __init__(
+        self, domains: Sequence[Domain], where: Callable[[], str], unknown: bool = False
+    ) -> None:
+        super().__init__(where, unknown)
+        self.domains = domains
         steps: list[Domain] = []
         for at, sizes in enumerate(domains):
             name = sizes.symbol.name
@@ -84,7 +82,6 @@ class SizeEnv(ShapeEnv):
         second = Second(steps[1], self.variables[1], {}) if len(steps) > 1 else None
         self._formulas = Formulas(steps[0], self.variables[0], {}, second)
         self.size = self._formulas.symbol
-        self.known: dict[Any, Any] = {}  # cached results of ops (`fakes`)
         self._answers: dict[Any, Any] = {}
         self._sizes: dict[Any, Coefficients | None] = {}
 
@@ -99,6 +96,8 @@ class SizeEnv(ShapeEnv):
         expr = sympy.sympify(orig_expr)
         if not expr.free_symbols:
             return expr
+        if self.unknown_in(expr):
+            return super().evaluate_expr(expr, hint, *args, **kwargs)
         if expr not in self._answers:
             self._answers[expr] = self._answer(expr)
         first, rest = self._answers[expr]
@@ -266,7 +265,9 @@ class SizeEnv(ShapeEnv):
         return tuple(map(int, terms)) if all(c.is_Integer for c in terms) else None
 
     def concrete(self, value: Any) -> Any:
-        """An integer for the trace."""
+        """An integer for the trace; an `Unknown` for a number that depends on values."""
+        if self.is_unknown(value):
+            return super().concrete(value)
         if not isinstance(value, torch.SymInt):
             return value
         found = self.polynomial(value.node.expr)

@@ -85,7 +85,7 @@ def _rounded(number: torch.SymInt, digits: int | None = None) -> Any:
 
 def _text(original: Callable[..., str], kind: type, number: Any, *spec: str) -> str:
     env = getattr(number.node, "shape_env", None)
-    if not isinstance(env, SizeEnv) or not _is_asked(sys._getframe(1)):
+    if not isinstance(env, SizeEnv) or env.is_unknown(number) or not _is_asked(sys._getframe(1)):
         return original(number, *spec)
     value = kind(number)
     return format(value, *spec) if spec else repr(value)
