@@ -26,6 +26,9 @@ _MODES = (
     "TF32",
     "the default dtype",
     "hooks of saved tensors",
+    "torch.autograd.detect_anomaly",
+    "torch.nn.utils.parametrize.cached",
+    "the default device",
 )
 
 
