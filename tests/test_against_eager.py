@@ -338,3 +338,19 @@ def test_attention_without_dropout_is_compared() -> None:
 
     q = torch.randn(1, 2, 4, 8)
     torch.testing.assert_close(_of(build)(q), build(1.0, q))
+
+
+def test_a_gradient_that_is_rounding_alone() -> None:
+    """That of a bias before a batch norm, from which AdamW makes steps as large as the learning rate."""
+    torch.manual_seed(0)
+    parts = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten()
+    model = nn.Sequential(*parts, nn.Linear(16 * 32 * 32, 10))
+
+    def build(s: float, x: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(model(x), torch.arange(4))
+        loss.backward()
+        return loss
+
+    graph = _of(build, [torch.optim.AdamW(model.parameters(), lr=0.001)])
+    for _ in range(2):
+        graph(torch.randn(4, 3, 32, 32))

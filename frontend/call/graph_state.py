@@ -84,6 +84,7 @@ def modes_of(state: GraphState) -> tuple[Any, ...]:
         bool(state.optimizers) or torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
         torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+        torch.is_autocast_cache_enabled(),
         torch.cuda.is_initialized() and tf32_kinds(),
         torch.get_default_dtype(),
         may_change_values(),

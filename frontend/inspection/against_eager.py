@@ -5,15 +5,17 @@ PyTorch; and as the user's own `build()` and optimizers, eagerly. All observable
 every tensor that the step updates. The state of the compiled program is kept.
 
 Differences within rounding of the type in which the step computes are not reported. If tolerances do not decide, the
-traced ops run again with random rounding errors (`noise.py`): an element within their range is accepted.
+traced ops run again (`noise.py`): an element is accepted that is as near to their values in float64 as eager's is, or
+within the range of runs with random rounding errors. `build()` itself is compared with the traced ops.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -34,7 +36,7 @@ from gflow.tracing.program.interpreter import run_trace
 from gflow.tracing.request import TraceRequest
 from gflow.tracing.tracer import trace_graph
 
-from .noise import Noise
+from .noise import Exact, Noise
 from .step_state import Memory, PythonState
 
 Tensor = torch.Tensor
@@ -167,9 +169,14 @@ def _runs_eagerly(state: Any, trace: Trace) -> bool:
 # -- comparison
 
 
+def _amp(plan: Plan) -> torch.dtype | None:
+    """The type of `enable_amp()`; None without it."""
+    return _AMP.get(getattr(getattr(plan.compiled.options, "passes", None), "amp", ""))
+
+
 def _narrowest(plan: Plan) -> torch.dtype:
     """The narrowest float type that the step computes in."""
-    amp = _AMP.get(getattr(getattr(plan.compiled.options, "passes", None), "amp", ""))
+    amp = _amp(plan)
     values = [r for op in plan.trace.ops for r in op.results if r is not None]
     found = {v.dtype for v in values} | {
         i.value.dtype for i in plan.trace.inputs if i.role != "scalar"
@@ -210,14 +217,12 @@ def _text(a: Tensor, b: Tensor, wrong: Tensor) -> str:
 def _first_difference(
     pairs: Sequence[tuple[str, TraceValue | None, Tensor, Tensor]],
     computed: torch.dtype,
-    noisy: Callable[[], list[list[Tensor]]],
-    noise_of: int = 3,
+    runs: _Runs,
+    of_build: bool = False,
 ) -> Difference | None:
-    """The first pair that differs by more than rounding. noisy: runs with noise, of the second tensors of the pairs,
-    or of the first if `noise_of` is 2."""
-    trials: list[list[Tensor]] | None = None
-    for n, pair in enumerate(pairs):
-        name, value, a, b = pair
+    """The first pair that differs by more than rounding. of_build: whether the second tensors are those of `build()`,
+    instead of the traced ops."""
+    for n, (name, value, a, b) in enumerate(pairs):
         if a.shape != b.shape or a.dtype != b.dtype:
             text = f"{a.dtype}{list(a.shape)}, and {b.dtype}{list(b.shape)} eagerly"
             return Difference(name, value, text)
@@ -225,9 +230,15 @@ def _first_difference(
             wrong = mismatches(a, b, computed, of_elements)
             if wrong is None:
                 continue
-            trials = noisy() if trials is None else trials
-            center = pair[3] if noise_of == 3 else a
-            wrong = wrong & ~_within(a, b, center, [t[n] for t in trials], times)
+            if of_build:  # it has the rounding errors of the traced ops, which were compared
+                differs = mismatches(runs.plain[n], b, computed, of_elements)
+                wrong = torch.zeros_like(wrong) if differs is None else wrong & differs
+            elif runs.exact is not None and a.is_floating_point():  # as near as eager is
+                exact = runs.exact[n]
+                wrong = wrong & ~(_apart(a, exact) <= 8 * _apart(b, exact))
+            if wrong.any():
+                center = a if of_build else b
+                wrong = wrong & ~_within(a, b, center, [t[n] for t in runs.trials], times)
             if wrong.any():
                 return Difference(name, value, _text(a, b, wrong))
     return None
@@ -251,12 +262,45 @@ def _apart(a: Tensor, b: Tensor) -> Tensor:
     return (a.double() - b.double()).abs().nan_to_num(torch.inf).masked_fill(same, 0.0)
 
 
-def _noisy(trace: Trace, before: Memory, arguments: Sequence[Tensor]) -> list[list[Tensor]]:
-    runs = []
-    for seed in range(_TRIALS):
-        with Noise(seed, 1.0 + seed % 2):
-            runs.append(run_trace(trace, before.copies(arguments)))
-    return runs
+class _Runs:
+    """Other runs of the traced ops, each made when it is first asked for.
+
+    Args:
+        trace: the plan's trace, or a part of it.
+        part: what of the outputs of a run is compared.
+    """
+
+    def __init__(
+        self, plan: Plan, trace: Trace, before: Memory, arguments: Sequence[Tensor],
+        part: Callable[[list[Tensor]], list[Tensor]] = lambda run: run,
+    ) -> None:  # fmt: skip
+        self._plan, self._part = plan, part
+        self._trace = trace
+        self._arguments = lambda: before.copies(arguments)
+
+    def _run(self, mode: AbstractContextManager[Any]) -> list[Tensor]:
+        given = self._arguments()
+        with mode:
+            return self._part(run_trace(self._trace, given))
+
+    @cached_property
+    def plain(self) -> list[Tensor]:
+        return self._run(nullcontext())
+
+    @cached_property
+    def trials(self) -> list[list[Tensor]]:
+        """Runs with random rounding errors."""
+        amp = _amp(self._plan)
+        narrow = "" if amp is None else str(amp).removeprefix("torch.")
+        return [self._run(Noise(seed, 1.0 + seed % 2, narrow)) for seed in range(_TRIALS)]
+
+    @cached_property
+    def exact(self) -> list[Tensor] | None:
+        """The run in float64; None if an op has no such kernel."""
+        try:
+            return self._run(Exact())
+        except (RuntimeError, NotImplementedError):  # of PyTorch, for types
+            return None
 
 
 def _pairs(
@@ -284,11 +328,11 @@ def _against_trace(
     wanted = run_trace(trace, before.copies(arguments))
     pairs = list(_pairs(plan, arguments, found, wanted))
 
-    def noisy() -> list[list[Tensor]]:
-        runs = _noisy(trace, before, arguments)
-        return [[p[3] for p in _pairs(plan, arguments, found, run)] for run in runs]
-
-    return _first_difference(pairs, _narrowest(plan), noisy)
+    runs = _Runs(
+        plan, trace, before, arguments,
+        lambda run: [p[3] for p in _pairs(plan, arguments, found, run)],
+    )  # fmt: skip
+    return _first_difference(pairs, _narrowest(plan), runs)
 
 
 @contextmanager
@@ -380,19 +424,17 @@ def _against_build(
         given, now = trace.inputs[n], _now(arguments[n], places).detach().clone()
         pairs.append((f"{given.role} {given.name!r}", written.get(n), made[n], now))
     own = {t.untyped_storage().data_ptr() for t in (*arguments, *(b for _, b in trace.kept))}
-    others = [(n, t) for n, t in python.tensors if t.untyped_storage().data_ptr() not in own]
-    for (name, t), a in zip(others, after.copies([t for _, t in others])):
+    rest = [(n, t) for n, t in python.tensors if t.untyped_storage().data_ptr() not in own]
+    for (name, t), a in zip(rest, after.copies([t for _, t in rest])):
         pairs.append((name, None, a, t.detach().clone()))
 
-    def noisy() -> list[list[Tensor]]:
-        runs = []
-        for run in _noisy(trace, before, arguments):
-            states = dict(zip((o.alias for o in trace.outputs), run))
-            runs.append([run[i] for i in values] + [states.get(n, made[n]) for n in compared])
-            runs[-1] += [a for _, _, a, _ in pairs[len(runs[-1]) :]]
-        return runs
+    def of(run: list[Tensor]) -> list[Tensor]:
+        states = dict(zip((o.alias for o in trace.outputs), run))
+        some = [run[i] for i in values] + [states.get(n, made[n]) for n in compared]
+        return some + [a for _, _, a, _ in pairs[len(some) :]]
 
-    return _first_difference(pairs, _narrowest(plan), noisy, noise_of=2)
+    runs = _Runs(plan, trace, before, arguments, of)
+    return _first_difference(pairs, _narrowest(plan), runs, of_build=True)
 
 
 def _of_python(result: Any, wanted: Any) -> Difference | None:
@@ -434,7 +476,8 @@ def _first_op(
     found = compile_trace(whole, plan.compiled.options).run(before.copies(arguments))
     wanted = run_trace(whole, before.copies(arguments))
     pairs = [(str(v.id), v, a, b) for v, a, b in zip(values, found, wanted)]
-    first = _first_difference(pairs, _narrowest(plan), lambda: _noisy(whole, before, arguments))
+    runs = _Runs(plan, whole, before, arguments)
+    first = _first_difference(pairs, _narrowest(plan), runs)
     if first is None or first.value is None:
         return None
     maker = _maker(plan.trace, first.value)

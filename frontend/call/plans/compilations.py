@@ -23,6 +23,7 @@ _MODES = (
     "whether gradients are recorded",
     "autocast on the CPU",
     "autocast on CUDA",
+    "autocast's cache",
     "TF32",
     "the default dtype",
     "hooks of saved tensors",
