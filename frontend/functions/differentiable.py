@@ -165,7 +165,11 @@ class Differentiable(Graph):
         """
         state = self._state
         with state.turn:
-            call, plan, _ = self._program(args, kwargs)
+            try:
+                call, plan, _ = self._program(args, kwargs)
+            except BaseException as error:
+                state.call.settle(error, whole=True)  # an interrupt may leave modes of the trace
+                raise
             assert isinstance(plan, Pair)
             spec, plain, tensors, needs, found, _ = plan.structure
             takers = self._takers(call.leaves)
