@@ -109,8 +109,9 @@ class GraphConfig(OneFlowSwitches):
         return replace(options, passes=replace(options.passes, **switches)) if switches else options
 
     def check_against_eager(self, every: int | None = 1, *, on_difference: str = "raise") -> None:
-        """Compare every `every`-th step with eager PyTorch, including the first: results and everything that the step
-        updates. A difference beyond rounding is reported with the first op that differs, its module and its line.
+        """Compare every `every`-th step with eager PyTorch, including the first: results, everything that the step
+        updates, and other tensors that `build()` can reach. A difference beyond rounding is reported with the first op
+        that differs, its module and its line.
 
         Args:
             every: the distance between checked steps; None checks none.

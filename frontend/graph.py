@@ -29,7 +29,7 @@ from .saved.schedules import learning_rates, schedule_problem
 from .saved.state_dict import load_state_dict, state_dict
 from .tracing.context.deprecated_spellings import warn_older
 from .tracing.context.location import here, optimizer_added
-from .tracing.context.transforms import check_untransformed, is_transformed
+from .tracing.context.transforms import acts_on_calls, check_untransformed
 from .tracing.context.wrappers import check_optimizer
 from .tracing.data.bound_call import BoundCall
 from .tracing.dispatch.clipping import clip_problem
@@ -218,7 +218,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, Programs, RuntimeState, Shar
         if torch.compiler.is_dynamo_compiling():
             return _outside_of_dynamo(self, args, kwargs)
         state: GraphState | None = self.__dict__.get("_state")
-        if is_transformed():
+        if acts_on_calls():
             table = None if state is None else state.table
             parameters = [] if table is None else [slot.tensor for slot in table.slots]
             check_untransformed([*tree_leaves((args, kwargs)), *parameters])

@@ -186,3 +186,171 @@ def test_what_cannot_be_compared() -> None:
         graph.config.check_against_eager(0)
     with pytest.raises(flow.GraphError, match="'raise' or 'warn'"):
         graph.config.check_against_eager(on_difference="ignore")
+
+
+@pytest.fixture
+def scale() -> Any:
+    yield SCALE
+    SCALE.write_text("1")
+
+
+def _of(build: Any, optimizers: Any = (), setup: Any = lambda graph: None) -> nn.Graph:
+    class Checked(nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            for optimizer in optimizers:
+                self.add_optimizer(optimizer)
+            setup(self)
+            self.config.check_against_eager()
+
+        def build(self, *args: Any) -> Any:
+            return build(float(SCALE.read_text()), *args)
+
+    return Checked()
+
+
+RESULTS = {
+    "a number": (lambda s, x: (x * 2, s), "leaf 1 of the result"),
+    "the structure": (lambda s, x: (x * 2,) if s == 1 else [x * 2], "what build() returns"),
+    "a key": (lambda s, x: {str(s): x * 2}, "what build() returns"),
+    "0 for NaN": (lambda s, x: (x * 0) / (s - 1), "result 0"),
+    "a small element": (lambda s, x: torch.cat([x * 1e6, x.new_full((1,), s)]), "result 0"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_differences_of_results(name: str, scale: Path) -> None:
+    build, text = RESULTS[name]
+    graph, x = _of(build), torch.ones(3)
+    graph(x)
+    scale.write_text("2")
+    with pytest.raises(flow.EagerMismatch, match=text.replace("(", r"\(").replace(")", r"\)")):
+        graph(x)
+
+
+def test_an_error_of_eager_is_a_difference(scale: Path) -> None:
+    def build(s: float, x: Tensor) -> Tensor:
+        if s == 2:
+            raise ValueError("not this one")
+        loss = model(x).sum()
+        loss.backward()
+        return loss
+
+    model = nn.Linear(2, 2)
+    graph, x = _of(build, [torch.optim.SGD(model.parameters(), lr=0.1)]), torch.ones(1, 2)
+    graph(x)
+    scale.write_text("2")
+    before = model.weight.clone()
+    with pytest.raises(flow.EagerMismatch, match="raises ValueError: not this one"):
+        graph(x)
+    torch.testing.assert_close(model.weight, before - 0.1)  # the step was made
+
+
+def test_a_check_leaves_what_it_reaches_as_it_was(scale: Path) -> None:
+    """Modules and tensors that the step was not traced with, gradients, and Python objects."""
+    first, second = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    log: list[int] = []
+    held = {"calls": 0}
+
+    def build(s: float, x: Tensor) -> Tensor:
+        log.append(1)
+        held["calls"] += 1
+        loss = (first if s == 1 else second)(x).square().sum() + other(x).sum()
+        loss.backward()
+        return loss
+
+    other = nn.Linear(2, 2)  # of no optimizer
+    parameters = [*first.parameters(), *second.parameters()]
+    graph = _of(build, [torch.optim.SGD(parameters, lr=0.1, momentum=0.9)])
+    with pytest.warns(UserWarning, match="build"):
+        graph(torch.randn(4, 2))
+    scale.write_text("2")
+    second.load_state_dict(first.state_dict())
+    before = copy.deepcopy(second.state_dict())
+    with pytest.raises(flow.EagerMismatch):
+        graph(torch.randn(4, 2))
+    for name, value in second.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert all(p.grad is None for p in (*parameters, *other.parameters()))
+    assert log == [1]
+    assert held == {"calls": 1}
+
+
+class Counting(torch.optim.Optimizer):
+    """An optimizer whose state is in attributes."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+        self.calls, self.rates = 0, [0.1]
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        self.calls += 1
+        for p in self.param_groups[0]["params"]:
+            p.sub_(p.grad, alpha=self.rates[0] / self.calls)
+
+
+def _scaled(graph: nn.Graph) -> None:
+    graph.set_grad_scaler(torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2))
+
+
+STEPS: dict[str, Any] = {
+    "attributes": (Counting, lambda graph: None),
+    "a scaler": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), _scaled),
+    "keys of groups": (
+        lambda p: torch.optim.SGD(
+            [{"params": list(p), "clip_grad_max_norm": 0.5, "lr_scale": 0.5}], lr=0.1
+        ),
+        lambda graph: None,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_steps_with_more_than_an_optimizer(kind: str, scale: Path) -> None:
+    """They are the same with checks as without, and a value of Python that changes is found."""
+    make, setup = STEPS[kind]
+    left = []
+    for every in (None, 1):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+
+        def build(s: float, x: Tensor, model: nn.Module = model) -> Any:
+            loss = model(x).square().mean() * s
+            loss.backward()
+            return loss, model.weight
+
+        graph = _of(build, [make(model.parameters())], setup)
+        graph.config.check_against_eager(every)
+        for step in range(4):  # a gradient of the third overflows
+            x = torch.full((3, 4), 1e25 if kind == "a scaler" and step == 2 else 1.0)
+            graph(x)
+        left.append([p.detach().clone() for p in model.parameters()])
+    assert all(map(torch.equal, *left))
+    scale.write_text("2")
+    with pytest.raises(flow.EagerMismatch):
+        graph(torch.full((3, 4), 1.0))
+
+
+def test_attention_without_dropout_is_compared() -> None:
+    def build(s: float, q: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(q, q, q) * s
+
+    q = torch.randn(1, 2, 4, 8)
+    torch.testing.assert_close(_of(build)(q), build(1.0, q))
+
+
+def test_a_gradient_that_is_rounding_alone() -> None:
+    """That of a bias before a batch norm, from which AdamW makes steps as large as the learning rate."""
+    torch.manual_seed(0)
+    parts = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten()
+    model = nn.Sequential(*parts, nn.Linear(16 * 32 * 32, 10))
+
+    def build(s: float, x: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(model(x), torch.arange(4))
+        loss.backward()
+        return loss
+
+    graph = _of(build, [torch.optim.AdamW(model.parameters(), lr=0.001)])
+    for _ in range(2):
+        graph(torch.randn(4, 3, 32, 32))

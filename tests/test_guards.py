@@ -692,6 +692,20 @@ def test_an_equal_value_compiles_nothing() -> None:
     assert len(graph._state.plans) == 2  # both are kept
 
 
+@pytest.mark.parametrize("changes", ["modes", "attributes"])
+def test_many_modules_that_change_between_calls(changes: str) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(24)))
+    graph, x = nn.Graph.trace(lambda x: model(x)), torch.randn(3, 2)
+    for step in range(5):
+        for module in model.modules():
+            if changes == "modes":
+                module.eval()
+                module.train()
+            else:
+                module.step = step  # type: ignore[assignment]
+        torch.testing.assert_close(graph(x), model(x))
+
+
 def test_a_count_of_calls_stays_live() -> None:
     """gflow.compile splits a call that changes Python state, so nothing is frozen."""
 

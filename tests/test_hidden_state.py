@@ -1276,6 +1276,17 @@ def test_the_default_device_is_seen(compiled: Any) -> None:
     assert call(torch.ones(1)).device.type == "cpu"
 
 
+@pytest.mark.parametrize("make", [nn.Graph.trace, flow.compile])
+def test_the_cache_of_autocast_is_seen(make: Any) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if torch.is_autocast_cache_enabled() else x * 3
+
+    call, x = make(function), torch.ones(2)
+    for enabled in (True, False, True):
+        with torch.autocast("cpu", cache_enabled=enabled):
+            assert torch.equal(call(x), function(x))
+
+
 def test_tensors_without_memory_are_errors() -> None:
     call = nn.Graph.trace(lambda x: torch.ones(3))
     call(torch.ones(1))

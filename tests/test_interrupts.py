@@ -25,6 +25,7 @@ from interrupts import (
     snapshot,
 )
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gflow as flow
 from gflow.call.modes import Modes
@@ -308,3 +309,21 @@ def test_compiled_modules(way: str) -> None:
             assert same(found, dict(other.state_dict()))
             assert torch.equal(drawn, torch.get_rng_state())
     assert n > 20
+
+
+def test_modes_of_an_interrupted_trace_with_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt in `__enter__` or `__exit__` of a mode leaves it on PyTorch's stack."""
+
+    def interrupted(*_: object) -> None:
+        TorchDispatchMode().__enter__()
+        torch._C._set_grad_enabled(False)
+        raise KeyboardInterrupt
+
+    fast, x = flow.compile(lambda x: x.sin()), torch.randn(3, requires_grad=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("gflow.functions.differentiable.trace_graph", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fast(x)
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert torch.is_grad_enabled()
+    torch.testing.assert_close(fast(x), x.sin())

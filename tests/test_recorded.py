@@ -1,4 +1,4 @@
-"""Tracers and dispatch modes of others around compiled functions and graphs: they see all calls, or an error."""
+"""Tracers and modes of others around compiled functions and graphs: they see all calls, or an error."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -102,6 +103,44 @@ def test_dispatch_modes(warm: bool) -> None:
         with pytest.raises(GraphInputError, match="called within Twice"):
             graph(x)
     torch.testing.assert_close(fast(x), _function(x))
+    torch.testing.assert_close(graph(x), _function(x))
+
+
+class Times(TorchFunctionMode):
+    """A mode of a user: sines are `factor` times as large."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found * self.factor if func is torch.Tensor.sin else found
+
+
+def test_function_modes() -> None:
+    fast, mode = flow.compile(_function), Times(2.0)
+    x = torch.randn(5, requires_grad=True)
+    for factor in (None, 2.0, 3.0, 2.0):  # one mode, whose attribute changes
+        mode.factor = factor or 0.0
+        with mode if factor else torch.device("cpu"):
+            found, wanted = fast(x), _function(x)
+        torch.testing.assert_close(found, wanted)
+        gradients = (torch.autograd.grad(y.sum(), x)[0] for y in (found, wanted))
+        torch.testing.assert_close(*gradients)
+
+
+def test_function_modes_around_graphs_are_errors(tmp_path: Path) -> None:
+    graph, x = Sine(), torch.randn(5)
+    with torch.device("cpu"):  # a default device, which is a function mode too
+        torch.testing.assert_close(graph(x), _function(x))
+    flow.save(graph, tmp_path / "sine")
+    loaded = flow.load(tmp_path / "sine")
+    with Times(3.0):
+        with pytest.raises(GraphInputError, match=r"test_recorded.py.*called within Times"):
+            graph(x)
+        with pytest.raises(ValueError, match="called within Times"):
+            loaded(x)
     torch.testing.assert_close(graph(x), _function(x))
 
 

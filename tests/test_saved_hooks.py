@@ -1,4 +1,5 @@
-"""Hooks of saved tensors around calls: those that may change values get what eager mode saves, or are refused."""
+"""Hooks of saved tensors and other contexts of PyTorch around calls: what acts on eager's tensors gets them, or is
+refused."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 import gflow
@@ -201,3 +203,94 @@ def test_a_graph_within_a_transform_is_refused():
                 transform(graph)(x)
         with forward_ad.dual_level():  # of others
             torch.testing.assert_close(graph(x), torch.sin(x) * x)
+
+
+def _not_a_number_within(x, weight):
+    masked = torch.where(
+        x > 0, x, 0
+    )  # the gradient of sqrt at 0 is inf, times 0 NaN, and left out here
+    return masked.sqrt() * 0 + x @ weight
+
+
+def test_anomalies(caplog):
+    x, weight = torch.randn(3, 3), torch.randn(3, 3)
+    function = gflow.compile(_not_a_number_within)
+    with caplog.at_level(logging.WARNING, "gflow"):
+        for check in (False, True, False):
+            with torch.autograd.detect_anomaly(check_nan=check):
+                for run in (_not_a_number_within, function):
+                    raises = pytest.raises(RuntimeError, match="SqrtBackward0")
+                    with raises if check else contextlib.nullcontext():
+                        gradients(run, x, weight)
+    assert sum("detect_anomaly" in r.message for r in caplog.records) == 1
+
+
+class _Step(gflow.nn.Graph):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.add_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+    def build(self, x):
+        loss = self.model(x).square().sum()
+        loss.backward()
+        return loss
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_graphs_refuse_the_search_for_anomalies(warm):
+    model, x = torch.nn.Linear(2, 2), torch.randn(3, 2)
+    graph, before = _Step(model), copy.deepcopy(model.state_dict())
+    if warm:
+        graph(x)
+        before = copy.deepcopy(model.state_dict())
+    with torch.autograd.detect_anomaly():
+        with pytest.raises(gflow.GraphTraceError, match=r"test_saved_hooks.*detect_anomaly"):
+            graph(x)
+        predict = gflow.nn.Graph.trace(lambda x: model(x))  # without a backward, it changes nothing
+        torch.testing.assert_close(predict(x), model(x))
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    graph(x)
+
+
+class _Twice(torch.nn.Module):
+    def forward(self, weight):
+        return weight * 2
+
+
+@pytest.mark.parametrize("how", ["compile", "torch.compile"])
+def test_parametrized_tensors_that_are_kept_for_several_calls(how):
+    model, x = torch.nn.Linear(2, 2), torch.randn(3, 2)
+    parametrize.register_parametrization(model, "weight", _Twice())
+    function = compiled(how, model)
+    for cached in (contextlib.nullcontext, parametrize.cached, contextlib.nullcontext):
+        with cached():
+            for _ in range(2):
+                torch.testing.assert_close(function(x), model(x))
+                with torch.no_grad():
+                    model.parametrizations.weight.original.add_(1)
+    graph = gflow.nn.Graph.trace(lambda x: model(x))
+    graph(x)
+    with parametrize.cached():
+        with pytest.raises(gflow.GraphTraceError, match=r"parametrize\.cached\(\)"):
+            graph(x)
+        plain = torch.nn.Linear(2, 2)
+        torch.testing.assert_close(gflow.nn.Graph.trace(lambda x: plain(x))(x), plain(x))
+
+
+def test_a_hook_of_a_gradient_that_reads_values():
+    """No trace can hold it: the function is split, and each backward calls it."""
+    seen = []
+
+    def function(x):
+        x = x * 2
+        x.register_hook(lambda gradient: seen.append(gradient.sum().item()))
+        return x.sin()
+
+    fast, x = gflow.compile(function), torch.randn(3, requires_grad=True)
+    for _ in range(2):
+        wanted = torch.autograd.grad(function(x).sum(), x)
+        found = torch.autograd.grad(fast(x).sum(), x)
+        torch.testing.assert_close(found, wanted)
+    assert len(seen) == 4
+    assert seen[::2] == pytest.approx(seen[1::2])

@@ -205,6 +205,80 @@ def test_classes_that_results_have_are_refused_by_graphs_and_kept_by_compile() -
     assert type(flow.compile(_double)(given)) is _Named
 
 
+def test_results_keep_a_class_that_overrides_functions() -> None:
+    weight = torch.randn(2, requires_grad=True)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.mul(2) + weight
+
+    fast = flow.compile(function)
+    for given in (torch.ones(2), torch.ones(2).as_subclass(_AddsToProducts), torch.ones(2)):
+        found, wanted = fast(given), function(given)
+        assert type(found) is type(wanted)
+        torch.testing.assert_close(torch.Tensor(found), torch.Tensor(wanted))
+
+
+def _made(x: torch.Tensor) -> torch.Tensor:
+    return torch.Tensor._make_subclass(_AddsToProducts, x)
+
+
+@pytest.mark.parametrize("make", [lambda x: x.as_subclass(_AddsToProducts), _AddsToProducts, _made])
+def test_a_class_that_build_gives_a_tensor(make: Any) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return make(x).mul(2) + 1
+
+    x = torch.ones(2)
+    with pytest.raises(flow.GraphTraceError, match=r"test_tensor_kinds.*build\(\) makes a .*_Adds"):
+        _Calls(function)(x)
+    found = flow.compile(function)(x)
+    assert type(found) is _AddsToProducts
+    torch.testing.assert_close(torch.Tensor(found), torch.full((2,), 103.0))
+
+
+def test_the_plain_class_of_a_tensor() -> None:
+    x = torch.randn(3)
+    assert torch.equal(_Calls(lambda x: x.as_subclass(torch.Tensor) * 2)(x), x * 2)
+
+
+def test_nested_tensors() -> None:
+    given = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(flow.GraphInputError, match=r"is a nested tensor.*to_padded_tensor"):
+        _Calls(_double)(given)
+    found = flow.compile(_double)(given).unbind()
+    torch.testing.assert_close(found, (given * 2).unbind())
+
+
+class _Scripted(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.factor = torch.nn.Linear(2, 2), 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.factor if self.training else self.linear(x)
+
+
+def test_modules_of_torch_jit() -> None:
+    """Their attributes are not Python's: no guard would see that they change."""
+    scripted = torch.jit.script(_Scripted())
+    outer, x = torch.nn.Sequential(scripted), torch.randn(3, 2)
+    called, forwarded = (lambda x: scripted(x) + 1), (lambda x: scripted.forward(x) + 1)
+    for target in (outer, called, forwarded):
+        fast = flow.compile(target)
+        for factor in (2.0, 3.0):
+            scripted.factor = factor
+            torch.testing.assert_close(fast(x), target(x))
+            found, wanted = (
+                torch.autograd.grad(f(x).sum(), scripted.linear.weight) for f in (fast, target)
+            )
+            torch.testing.assert_close(found, wanted)
+        with pytest.raises(
+            flow.GraphTraceError, match=r"test_tensor_kinds.*a module of torch\.jit"
+        ):
+            _Calls(target)(x)
+    with pytest.raises(flow.GraphTraceError, match=r"a module of torch\.jit"):
+        flow.compile(scripted)
+
+
 def test_an_exchange_of_memory() -> None:
     def swap(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         torch.utils.swap_tensors(x, y)

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 
 from gflow.execution.device import tf32_kinds
 from gflow.report.printing import Calls
 from gflow.runtime.seeds import Seeds
 from gflow.tracing.context.debug_settings import DebugSettings
 from gflow.tracing.context.saved_hooks import may_change_values
+from gflow.tracing.context.transforms import finds_anomalies
 from gflow.tracing.program.module_config import changes, is_checkpointed
 from gflow.tracing.program.modules import ModuleTable
 
@@ -83,9 +85,12 @@ def modes_of(state: GraphState) -> tuple[Any, ...]:
         bool(state.optimizers) or torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
         torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+        torch.is_autocast_cache_enabled(),
         torch.cuda.is_initialized() and tf32_kinds(),
         torch.get_default_dtype(),
         may_change_values(),
+        finds_anomalies(),
+        parametrize._cache_enabled > 0,
         # a default device is a function mode
         torch._C._len_torch_function_stack() and torch.get_default_device(),  # type: ignore[attr-defined]
     )

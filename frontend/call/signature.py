@@ -156,8 +156,8 @@ def _flattened(
         for arg in args:
             kind = type(arg)
             if kind is Tensor:
-                if arg.layout is not torch.strided:
-                    break  # some layouts have no strides
+                if arg.layout is not torch.strided or arg.is_nested:
+                    break  # some layouts have no strides, or no shape
                 tensors.append(arg)
                 parts.append((arg.shape, arg.stride(), arg.dtype, arg.device, arg.requires_grad))
                 parts += _not_in_memory(arg)
@@ -175,8 +175,11 @@ def _flattened(
     parts = [repr(spec)]
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor):
-            if leaf.layout != torch.strided:
-                what, do = f"a {leaf.layout} tensor", "call .to_dense()"
+            if leaf.layout != torch.strided or leaf.is_nested:
+                nested, do = leaf.is_nested, "call .to_dense()"
+                if nested:
+                    do = "pad it (.to_padded_tensor(0.0))"
+                what = f"a {'nested' if nested else leaf.layout} tensor"
                 raise _wrong(build, args, kwargs, i, what, do)
             parts.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad))
             if type(leaf) is not Tensor:

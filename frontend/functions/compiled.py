@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
 from gflow.call.plans.compilations import Recompiles
@@ -20,8 +21,16 @@ from gflow.lowering.dtypes import LoweringError
 from gflow.nn.graph import Graph
 from gflow.tracing.context.location import here
 from gflow.tracing.context.saved_hooks import IN_EAGER, may_change_values
-from gflow.tracing.context.transforms import TRANSFORMED, is_transformed
+from gflow.tracing.context.transforms import (
+    ANOMALIES,
+    CACHED,
+    TRANSFORMED,
+    acts_on_calls,
+    finds_anomalies,
+    is_cached,
+)
 from gflow.tracing.program.module_config import set_engine
+from gflow.tracing.program.modules import scripted_module
 from gflow.tracing.program.unwrapped import unwrapped
 
 from .captured import Captured
@@ -65,6 +74,7 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
 
     Raises:
         GraphError: `target` is not callable, or an option is unknown.
+        GraphTraceError: `target` is a module of `torch.jit`.
     """
     if target is None:
         return functools.partial(compile, fullgraph=fullgraph, **options)
@@ -73,6 +83,8 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
             f"{here()}: compile() takes a module or a function, got {type(target).__name__}"
         )
     target = unwrapped(target)
+    if isinstance(target, torch.jit.ScriptModule):
+        raise scripted_module("the module that compile() takes")
     if isinstance(target, CompiledModule):
         if target._runner.engine:  # the engine of an XRTModule is kept, unless another one is given
             passes = options.get("passes") or target._options["passes"]
@@ -104,7 +116,7 @@ class _Program(Graph):
         self.__dict__["keeps_python_state"] = not whole
         self._state.takes_tail = False
         self._target = target
-        self.target = dict(_modules(captured))
+        self.target = {str(i): module for i, module in enumerate(_modules(captured))}
         size = options.pop("cache_size", None)
         if size is not None:
             self.config.set_cache_size(size)
@@ -144,13 +156,16 @@ class _Runner:
                     "function to an engine; call the module outside of it, or in an nn.Graph or gflow.compile"
                 )
             return self.target(*args, **kwargs)
-        if is_transformed():
+        if acts_on_calls():
             self._pieces().in_eager(TRANSFORMED)
+            return self.target(*args, **kwargs)
+        if parametrize._cache_enabled and is_cached(_modules(self.captured)):
+            self._pieces().in_eager(CACHED)
             return self.target(*args, **kwargs)
         args, kwargs = self._bound(args, kwargs)
         gradients = torch.is_grad_enabled() and self._needs_grad(args, kwargs)
-        if gradients and may_change_values():
-            self._pieces().in_eager(IN_EAGER)
+        if gradients and (may_change_values() or finds_anomalies()):
+            self._pieces().in_eager(ANOMALIES if finds_anomalies() else IN_EAGER)
             return self.target(*args, **kwargs)
         if holds_state(args, kwargs, self._kinds):
             return self._with_state(args, kwargs)
@@ -221,8 +236,11 @@ class _Runner:
         fsdp = sys.modules.get("torch.distributed.fsdp")
         if fsdp is None or self.whole or isinstance(self.target, torch.nn.Module):
             return False
-        roots = [p for p in self.captured.parts() if isinstance(p, torch.nn.Module)]
-        return any(isinstance(m, fsdp.FSDPModule) for root in roots for m in root.modules())
+        return any(
+            isinstance(m, fsdp.FSDPModule)
+            for root in _modules(self.captured)
+            for m in root.modules()
+        )
 
     def _tensors(self) -> Iterator[torch.Tensor]:
         for part in self.captured.parts():
@@ -299,9 +317,9 @@ def _refusal(problem: Undivided, error: Exception) -> GraphError:
     )
 
 
-def _modules(captured: Captured) -> Iterator[tuple[str, torch.nn.Module]]:
-    found = (part for part in captured.parts() if isinstance(part, torch.nn.Module))
-    return ((str(i), module) for i, module in enumerate(found))
+def _modules(captured: Captured) -> list[torch.nn.Module]:
+    """The modules that a target reaches, and that no other one contains."""
+    return [part for part in captured.parts() if isinstance(part, torch.nn.Module)]
 
 
 class CompiledModule:

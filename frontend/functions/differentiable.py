@@ -19,7 +19,7 @@ from gflow.call.programs import is_refusal
 from gflow.call.result_views import views_of, with_views
 from gflow.call.signature import check_tensors
 from gflow.call.watchers import building
-from gflow.errors import GraphTraceError
+from gflow.errors import GraphError, GraphTraceError
 from gflow.execution.executor import Compiled, compile_trace
 from gflow.graph import Graph
 from gflow.guards.build import Reading
@@ -168,7 +168,11 @@ class Differentiable(Graph):
         """
         state = self._state
         with state.turn:
-            call, plan, _ = self._program(args, kwargs)
+            try:
+                call, plan, _ = self._program(args, kwargs)
+            except BaseException as error:
+                state.call.settle(error, whole=True)  # an interrupt may leave modes of the trace
+                raise
             assert isinstance(plan, Pair)
             spec, plain, tensors, needs, found, _ = plan.structure
             takers = self._takers(call.leaves)
@@ -281,8 +285,9 @@ def _differentiate(
     try:
         found = torch.autograd.grad(results, takers, coming, allow_unused=True, retain_graph=True)
         return found, [None] * len(results)
-    except SizeDecides:
-        raise  # a question about the trace's size, which is asked again for parts of its range
+    except (SizeDecides, GraphError):
+        # a question about the trace's size, which is asked again for parts of its range; a hook that no trace can hold
+        raise
     except (RuntimeError, NotImplementedError) as error:
         if len(results) == 1:
             return [None] * len(takers), [error]

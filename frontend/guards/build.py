@@ -14,7 +14,7 @@ from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.program.aliases import describe_input
 from gflow.tracing.program.module_config import changes, is_checkpointed
-from gflow.tracing.program.modules import ModuleTable, Reached, give_up_traced
+from gflow.tracing.program.modules import ModuleTable, Reached, give_up_traced, scripted_module
 from gflow.tracing.reads.changes import (
     lose_arguments,
     lose_settings,
@@ -62,6 +62,8 @@ class Reading:
         self.roots += attributes_of(call.names, call.leaves)
         self.frames = FrameRecorder(OUTSIDE)
         self.before = Reads(closely=True).walk(self.roots)
+        for path in self.before.scripted:
+            raise scripted_module(path)
         keeps = bool(graph.__dict__.get("keeps_python_state"))
         self.live = attempt or keeps
         if keeps:

@@ -13,6 +13,7 @@ profile        `graph.profile()`: the time of a call by kernel, module and phase
 spills         GPU kernels that spill registers, with the cost model's first choice
                or at all
 stage          a graph's IR between two passes
+step_state     the memory and the Python state around a step, which a check of the step restores
 """
 
 from __future__ import annotations

@@ -5,34 +5,39 @@ PyTorch; and as the user's own `build()` and optimizers, eagerly. All observable
 every tensor that the step updates. The state of the compiled program is kept.
 
 Differences within rounding of the type in which the step computes are not reported. If tolerances do not decide, the
-traced ops run again with random rounding errors (`noise.py`): an element within their range is accepted.
+traced ops run again (`noise.py`): an element is accepted that is as near to their values in float64 as eager's is, or
+within the range of runs with random rounding errors. `build()` itself is compared with the traced ops.
 """
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from gflow.call.plans.plan import Plan
 from gflow.dialects.records import record
 from gflow.errors import EagerMismatch, GraphError
 from gflow.execution.executor import compile_trace
+from gflow.runtime.interrupts import held
+from gflow.tracing.context.location import user_frame
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import OutputRef, TailRef, TraceOp, TraceOutput, TraceValue
 from gflow.tracing.dispatch.recorder import describe
+from gflow.tracing.optimizers.scaler import eager_steps, prepare
 from gflow.tracing.program.interpreter import run_tail, run_trace
 from gflow.tracing.request import TraceRequest
 from gflow.tracing.tracer import trace_graph
 
-from .noise import Noise
+from .noise import Exact, Noise
+from .step_state import Memory, PythonState
 
 Tensor = torch.Tensor
 
@@ -40,6 +45,8 @@ Tensor = torch.Tensor
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 _AMP = {"f16": torch.float16, "bf16": torch.bfloat16}
 _TRIALS = 6
+#: types of results that are compared by their text: NaN equals itself, and 0.0 differs from -0.0
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 @record
@@ -56,35 +63,12 @@ class EagerCheck:
 
 @record
 class Difference:
-    """A difference from eager. value: the value of the trace that differs."""
+    """A difference from eager. value: the value of the trace that differs. raised: whether eager mode raises."""
 
     name: str
     value: TraceValue | None
     text: str
-
-
-class _Memory:
-    """The memory of tensors at one time, including aliases and gaps."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors = list(tensors)
-        self.storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in self.tensors}
-        self.saved = {at: storage.clone() for at, storage in self.storages.items()}
-
-    def restore(self) -> None:
-        """Restore the memory."""
-        for at, storage in self.storages.items():
-            storage.copy_(self.saved[at])
-
-    def copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copies of the tensors at that time, in new memory; tensors that shared memory still do."""
-        fresh = {at: storage.clone() for at, storage in self.saved.items()}
-        return [_like(t, fresh[t.untyped_storage().data_ptr()]) for t in tensors]
-
-
-def _like(t: Tensor, storage: Any) -> Tensor:
-    empty = torch.empty(0, dtype=t.dtype, device=t.device)
-    return empty.set_(storage, t.storage_offset(), t.shape, t.stride())
+    raised: bool = False
 
 
 def checked_step(check: EagerCheck, plan: Plan, call: BoundCall, graph: Any, where: str) -> Any:
@@ -106,23 +90,34 @@ def checked_step(check: EagerCheck, plan: Plan, call: BoundCall, graph: Any, whe
             return call.build(*call.args, **call.kwargs)
 
     with torch.no_grad():
-        before = _Memory([*arguments, *_state_tensors(state.optimizers)])
-        python = _Python(state)
+        python = PythonState(graph, call)
+        around = [
+            t for _, t in python.tensors
+        ]  # `build()` may update others than those that it was traced with
+        before = Memory([*arguments, *_state_tensors(state.optimizers), *around])
         result = plan.run(call.leaves, state)
-        after = _Memory(before.tensors)
-        found = [t.clone() for t in tree_leaves(result) if isinstance(t, Tensor)]
-        difference = _against_trace(plan, before, arguments, found)
+        after = Memory(before.tensors)
+        results = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+        found = [t.clone() for t in results]
+        # what lies in an argument, such as a returned parameter, is compared with the argument
+        apart = [None if before.has(t) else own for t, own in zip(results, found)]
+        difference = _against_trace(plan, before, arguments, apart)
         said = "the traced ops, run one by one,"
-        if difference is None and _runs_eagerly(state):
-            difference = _against_build(plan, before, after, arguments, found, graph, python, eager)
+        if difference is None and _runs_eagerly(state, plan.trace):
+            with _as_before(before, after, python, graph, call):
+                difference = _against_build(
+                    plan, before, after, arguments, result, found, graph, python, eager
+                )
             said = "build()"
-    if difference is not None:
+        if difference is None:
+            return result
         text = _message(plan, before, arguments, difference, said, where, state)
-        if said == "build()":
-            text += _changed_op(plan.trace, graph, call)
-        if check.on_difference == "raise":
-            raise EagerMismatch(text)
-        warnings.warn(text, stacklevel=3)
+        if said == "build()" and not difference.raised:
+            with _as_before(before, after, python, graph, call):
+                text += _changed_op(plan.trace, graph, call)
+    if check.on_difference == "raise":
+        raise EagerMismatch(text)
+    warnings.warn_explicit(text, UserWarning, *user_frame())
     return result
 
 
@@ -139,12 +134,23 @@ def _comparable(plan: Plan, where: str) -> None:
             "(enable_zero()); leave one of the two out."
         )
     for op in trace.ops:
-        if torch.Tag.nondeterministic_seeded in op.func.tags:
+        if _is_random(op):
             raise GraphError(
                 f"{where}: check_against_eager() cannot compare a step with random numbers, and "
                 f"{describe(op.loc)} draws some ({op.func}): a graph has numbers of its own. Call .eval() on "
                 "dropout, or make the numbers outside and pass them in."
             )
+
+
+def _is_random(op: TraceOp) -> bool:
+    """Whether an op draws random numbers; attention without dropout draws none."""
+    if torch.Tag.nondeterministic_seeded not in op.func.tags:
+        return False
+    for n, argument in enumerate(op.func._schema.arguments):
+        if argument.name == "dropout_p":
+            given = op.args[n] if n < len(op.args) else op.kwargs.get("dropout_p", 0.0)
+            return bool(given != 0.0)
+    return True
 
 
 def _state_tensors(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[Tensor]:
@@ -154,49 +160,23 @@ def _state_tensors(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[Tens
         )
 
 
-def _runs_eagerly(state: Any) -> bool:
-    """Whether a step consists only of `build()`, backward and `optimizer.step()`."""
-    groups = [g for o in state.optimizers for g in o.param_groups]
-    clipped = any(g.get("clip_grad_max_norm") is not None for g in groups)
-    return state.scaler is None and not state.sparse and not clipped
-
-
-class _Python:
-    """The Python state that a step changes: optimizers' numbers, gradients, attributes."""
-
-    def __init__(self, state: Any) -> None:
-        self.optimizers = state.optimizers
-        self.numbers = self._numbers()
-
-    def _numbers(self) -> list[Any]:
-        plain = []
-        for o in self.optimizers:
-            groups = [
-                {k: copy.copy(v) for k, v in g.items() if k != "params"} for g in o.param_groups
-            ]
-            states = {p: dict(s) for p, s in o.state.items()}
-            plain.append((groups, states))
-        return plain
-
-    def restore(self) -> None:
-        for o, (groups, states) in zip(self.optimizers, self.numbers):
-            for group, saved in zip(o.param_groups, groups):
-                for key in [k for k in group if k != "params" and k not in saved]:
-                    del group[key]
-                group.update(saved)
-            for p, saved in states.items():
-                o.state[p].clear()
-                o.state[p].update(saved)
-            for p in [p for p in o.state if p not in states]:
-                del o.state[p]
+def _runs_eagerly(state: Any, trace: Trace) -> bool:
+    """Whether `build()` and the optimizers make the whole step in eager mode. Gradients that `build()` unscales, and
+    rows of sparse optimizers, are a graph's alone."""
+    return not (state.sparse or trace.unscaled)
 
 
 # -- comparison
 
 
+def _amp(plan: Plan) -> torch.dtype | None:
+    """The type of `enable_amp()`; None without it."""
+    return _AMP.get(getattr(getattr(plan.compiled.options, "passes", None), "amp", ""))
+
+
 def _narrowest(plan: Plan) -> torch.dtype:
     """The narrowest float type that the step computes in."""
-    amp = _AMP.get(getattr(getattr(plan.compiled.options, "passes", None), "amp", ""))
+    amp = _amp(plan)
     values = [r for op in plan.trace.ops for r in op.results if r is not None]
     found = {v.dtype for v in values} | {
         i.value.dtype for i in plan.trace.inputs if i.role != "scalar"
@@ -207,18 +187,22 @@ def _narrowest(plan: Plan) -> torch.dtype:
     return torch.float32 if narrow == torch.complex64 else narrow
 
 
-def mismatches(a: Tensor, b: Tensor, computed: torch.dtype) -> Tensor | None:
-    """A mask of the elements that differ between `a` and `b`; None if none does."""
+def mismatches(
+    a: Tensor, b: Tensor, computed: torch.dtype, of_elements: bool = False
+) -> Tensor | None:
+    """A mask of the elements that differ between `a` and `b`; None if none does. of_elements: whether the tolerance is
+    a share of each element, besides a few roundings of the largest, instead of a share of the largest."""
     if a.is_complex():
         a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
     if not a.is_floating_point():
         wrong = a != b
     else:
         own = max(TOLERANCE[computed], TOLERANCE.get(b.dtype, 0.0))
-        finite = b[b.isfinite()].double().abs()
-        scale = float(finite.max()) if finite.numel() else 0.0
-        same = (a == b) | (a.isnan() & b.isnan())
-        wrong = ~(same | ((a.double() - b.double()).abs() <= own * scale))
+        sizes = b.double().abs().masked_fill(~b.isfinite(), 0.0)
+        largest = sizes.max() if b.numel() else 0.0
+        few = 8 * torch.finfo(computed).eps
+        allowed = own * sizes + few * largest if of_elements else own * largest
+        wrong = ~(_apart(a, b) <= allowed)
     return wrong if bool(wrong.any()) else None
 
 
@@ -233,62 +217,106 @@ def _text(a: Tensor, b: Tensor, wrong: Tensor) -> str:
 def _first_difference(
     pairs: Sequence[tuple[str, TraceValue | None, Tensor, Tensor]],
     computed: torch.dtype,
-    noisy: Callable[[], list[list[Tensor]]],
-    noise_of: int = 3,
+    runs: _Runs,
+    of_build: bool = False,
 ) -> Difference | None:
-    """The first pair that differs by more than rounding. noisy: runs with noise, of the second tensors of the pairs,
-    or of the first if `noise_of` is 2."""
-    trials: list[list[Tensor]] | None = None
-    for n, pair in enumerate(pairs):
-        name, value, a, b = pair
-        center = b if noise_of == 3 else a
-        if a.shape != b.shape and value is None:  # rounding may decide how many values are selected
-            trials = noisy() if trials is None else trials
-            if any(t[n].shape != center.shape for t in trials):
-                continue
+    """The first pair that differs by more than rounding. of_build: whether the second tensors are those of `build()`,
+    instead of the traced ops."""
+    for n, (name, value, a, b) in enumerate(pairs):
+        if value is None and _selects(n, a, b, computed, runs):
+            continue
         if a.shape != b.shape or a.dtype != b.dtype:
             text = f"{a.dtype}{list(a.shape)}, and {b.dtype}{list(b.shape)} eagerly"
             return Difference(name, value, text)
-        wrong = mismatches(a, b, computed)
-        if wrong is None:
-            continue
-        trials = noisy() if trials is None else trials
-        wrong = wrong & ~_within(a, b, center, [t[n] for t in trials])
-        if wrong.any():
-            return Difference(name, value, _text(a, b, wrong))
+        for of_elements, times in ((False, 8), (True, 64)):
+            wrong = mismatches(a, b, computed, of_elements)
+            if wrong is None:
+                continue
+            if of_build:  # it has the rounding errors of the traced ops, which were compared
+                differs = mismatches(runs.plain[n], b, computed, of_elements)
+                wrong = torch.zeros_like(wrong) if differs is None else wrong & differs
+            elif runs.exact is not None and a.is_floating_point():  # as near as eager is
+                exact = runs.exact[n]
+                wrong = wrong & ~(_apart(a, exact) <= 8 * _apart(b, exact))
+            if wrong.any():
+                center = a if of_build else b
+                wrong = wrong & ~_within(a, b, center, [t[n] for t in runs.trials], times)
+            if wrong.any():
+                return Difference(name, value, _text(a, b, wrong))
     return None
 
 
-def _within(a: Tensor, b: Tensor, center: Tensor, trials: Sequence[Tensor]) -> Tensor:
-    """Elements of `a` that are as near to `b` as runs with other rounding errors are to `center`."""
-    if any(t.shape != center.shape for t in trials):
-        return torch.ones((), dtype=torch.bool)
+def _selects(n: int, a: Tensor, b: Tensor, computed: torch.dtype, runs: _Runs) -> bool:
+    """Whether rounding decides how many values a result has that differs: other runs give it other shapes."""
+    if (a.shape, a.dtype) == (b.shape, b.dtype) and mismatches(a, b, computed, True) is None:
+        return False
+    return any(run[n].shape != a.shape for run in (runs.plain, *runs.trials))
+
+
+def _within(a: Tensor, b: Tensor, center: Tensor, trials: Sequence[Tensor], times: float) -> Tensor:
+    """Elements of `a` that are as near to `b` as runs with other rounding errors are to `center`, by a factor."""
     a, b, center, *trials = (
         torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
         for t in (a, b, center, *trials)
     )
     if not b.is_floating_point():
         return torch.stack([t != center for t in trials]).any(0)
-    spread = torch.stack(
-        [(t.double() - center.double()).abs().nan_to_num(torch.inf) for t in trials]
-    )
-    return (a.double() - b.double()).abs().nan_to_num(torch.inf) <= 8 * spread.amax(0)
+    spread = torch.stack([_apart(t, center) for t in trials])
+    return _apart(a, b) <= times * spread.amax(0)
 
 
-def _noisy(trace: Trace, before: _Memory, arguments: Sequence[Tensor]) -> list[list[Tensor]]:
-    """The results of the program, then of its tail, in runs with noise."""
-    runs = []
-    for seed in range(_TRIALS):
-        with Noise(seed, 1.0 + seed % 2):
-            given = before.copies(arguments)
-            run = run_trace(trace, given)
-            if (tail := trace.tail) is not None:
-                at = {entry.value: n for n, entry in enumerate(trace.inputs)}
+def _apart(a: Tensor, b: Tensor) -> Tensor:
+    """The distances of elements; 0 where both are NaN or the same infinity."""
+    same = (a == b) | (a.isnan() & b.isnan())
+    return (a.double() - b.double()).abs().nan_to_num(torch.inf).masked_fill(same, 0.0)
+
+
+class _Runs:
+    """Other runs of the traced ops, each made when it is first asked for.
+
+    Args:
+        trace: the plan's trace, or a part of it.
+        part: what of the outputs of a run is compared.
+    """
+
+    def __init__(
+        self, plan: Plan, trace: Trace, before: Memory, arguments: Sequence[Tensor],
+        part: Callable[[list[Tensor]], list[Tensor]] = lambda run: run,
+    ) -> None:  # fmt: skip
+        self._plan, self._part = plan, part
+        self._trace = trace
+        self._arguments = lambda: before.copies(arguments)
+
+    def _run(self, mode: AbstractContextManager[Any]) -> list[Tensor]:
+        """The results of the program, then of its tail."""
+        given, tail = self._arguments(), self._trace.tail
+        with mode:
+            run = run_trace(self._trace, given)
+            if tail is not None:
+                at = {entry.value: n for n, entry in enumerate(self._trace.inputs)}
                 read = {v: given[at[v]] for v in tail.arguments}
                 read |= {v: run[n] for v, n in tail.outputs.items()}
                 run = run + run_tail(tail, read, None)
-            runs.append(run)
-    return runs
+            return self._part(run)
+
+    @cached_property
+    def plain(self) -> list[Tensor]:
+        return self._run(nullcontext())
+
+    @cached_property
+    def trials(self) -> list[list[Tensor]]:
+        """Runs with random rounding errors."""
+        amp = _amp(self._plan)
+        narrow = "" if amp is None else str(amp).removeprefix("torch.")
+        return [self._run(Noise(seed, 1.0 + seed % 2, narrow)) for seed in range(_TRIALS)]
+
+    @cached_property
+    def exact(self) -> list[Tensor] | None:
+        """The run in float64; None if an op has no such kernel."""
+        try:
+            return self._run(Exact())
+        except (RuntimeError, NotImplementedError):  # of PyTorch, for types
+            return None
 
 
 def _returned(trace: Trace) -> list[OutputRef | TailRef]:
@@ -297,62 +325,59 @@ def _returned(trace: Trace) -> list[OutputRef | TailRef]:
 
 
 def _pairs(
-    plan: Plan, arguments: Sequence[Tensor], found: Sequence[Tensor], wanted: Sequence[Tensor]
+    plan: Plan,
+    arguments: Sequence[Tensor],
+    found: Sequence[Tensor | None],
+    wanted: Sequence[Tensor],
 ) -> Any:
     """(name, value, compiled, eager) of the program's results, then of updates, by the outputs of the trace."""
     trace = plan.trace
-    returned = [leaf.index for leaf in _returned(trace) if isinstance(leaf, OutputRef)]
-    own = [t for t, leaf in zip(found, _returned(trace)) if isinstance(leaf, OutputRef)]
-    ours = dict(zip(returned, own))
+    ours = {
+        leaf.index: (place, t)
+        for place, (leaf, t) in enumerate(zip(_returned(trace), found))
+        if isinstance(leaf, OutputRef) and t is not None
+    }
     for n, output in enumerate(trace.outputs):
         if output.alias is not None:
             given = trace.inputs[output.alias]
             yield f"{given.role} {given.name!r}", output.value, arguments[output.alias], wanted[n]
         elif n in ours:
-            yield f"result {returned.index(n)}", output.value, ours[n], wanted[n]
+            place, own = ours[n]
+            yield f"result {place}", output.value, own, wanted[n]
 
 
 def _against_trace(
-    plan: Plan, before: _Memory, arguments: Sequence[Tensor], found: Sequence[Tensor]
+    plan: Plan, before: Memory, arguments: Sequence[Tensor], found: Sequence[Tensor | None]
 ) -> Difference | None:
     trace = plan.trace
     wanted = run_trace(trace, before.copies(arguments))
     pairs = list(_pairs(plan, arguments, found, wanted))
 
-    def noisy() -> list[list[Tensor]]:
-        runs = _noisy(trace, before, arguments)
-        return [[p[3] for p in _pairs(plan, arguments, found, run)] for run in runs]
-
-    return _first_difference(pairs, _narrowest(plan), noisy)
+    runs = _Runs(
+        plan, trace, before, arguments,
+        lambda run: [p[3] for p in _pairs(plan, arguments, found, run)],
+    )  # fmt: skip
+    return _first_difference(pairs, _narrowest(plan), runs)
 
 
 @contextmanager
-def _as_before(before: _Memory, after: _Memory, python: _Python, graph: Any) -> Iterator[None]:
+def _as_before(
+    before: Memory, after: Memory, python: PythonState, graph: Any, call: BoundCall
+) -> Iterator[None]:
     """Within, the state is that before the step."""
     state = graph.__dict__["_state"]
-    now = _Python(state)
-    parameters = [p for o in state.optimizers for g in o.param_groups for p in g["params"]]
-    gradients = [(p, p.grad) for p in parameters]
-    holders = [
-        (h, dict(h)) for m in state.table.modules for h in (m._parameters, m._buffers, m.__dict__)
-    ]
-    holders.append((graph.__dict__, dict(graph.__dict__)))
-    before.restore()
-    python.restore()
-    for p in parameters:
-        p.grad = None
-    state.building = True
+    now = PythonState(graph, call)
     try:
+        before.restore()
+        python.restore()
+        now.clear_gradients()
+        state.building = True
         yield
     finally:
-        state.building = False
-        for holder, saved in holders:
-            holder.clear()
-            holder.update(saved)
-        for p, grad in gradients:
-            p.grad = grad
-        now.restore()
-        after.restore()
+        with held():  # an interrupt waits
+            state.building = False
+            now.restore()
+            after.restore()
 
 
 Places = dict[int, tuple[dict[str, Any], str]]
@@ -378,69 +403,94 @@ def _now(tensor: Tensor, places: Places) -> Tensor:
     return held if fits else tensor
 
 
-def _step_without_hooks(optimizer: torch.optim.Optimizer) -> None:
-    """`optimizer.step()` without its hooks, which have run already."""
-    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    hooks = {name: getattr(optimizer, name) for name in names}
-    try:
-        for name, registered in hooks.items():
-            setattr(optimizer, name, type(registered)())
-        optimizer.step()
-    finally:
-        for name, registered in hooks.items():
-            setattr(optimizer, name, registered)
+def _eager_steps(scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """The optimizers' steps after a backward without a scaled loss."""
+    active = scaler if prepare(scaler, []) else None
+    if active is not None:
+        scale = (
+            active.get_scale() if isinstance(active, torch.amp.GradScaler) else active.scale_factor
+        )
+        parameters = {p: None for o in optimizers for g in o.param_groups for p in g["params"]}
+        for p in parameters:
+            if p.grad is not None:
+                p.grad = p.grad * scale
+    eager_steps(active, optimizers)
 
 
 def _against_build(
-    plan: Plan, before: _Memory, after: _Memory, arguments: Sequence[Tensor], found: Sequence[Tensor],
-    graph: Any, python: _Python, eager: Callable[[], Any],
+    plan: Plan, before: Memory, after: Memory, arguments: Sequence[Tensor], result: Any, found: Sequence[Tensor],
+    graph: Any, python: PythonState, eager: Callable[[], Any],
 ) -> Difference | None:  # fmt: skip
-    state = graph.__dict__["_state"]
+    """The first difference between a step that was made and `build()` with the optimizers' steps, which run here."""
+    state, trace = graph.__dict__["_state"], plan.trace
     places = _places(graph)
-    with _as_before(before, after, python, graph):
-        returned = [t.detach().clone() for t in tree_leaves(eager()) if isinstance(t, Tensor)]
-        for optimizer in state.optimizers:
-            _step_without_hooks(optimizer)
-        updated = [_now(a, places).detach().clone() for a in arguments]
-    outputs = plan.trace.outputs
+    try:
+        wanted = eager()
+        _eager_steps(state.scaler, state.optimizers)
+    except Exception as error:  # whatever the author's code raises: the step did not
+        raised = f"eagerly it raises {type(error).__name__}: {error}"
+        return Difference("build()", None, raised, True)
+    # after the updates, since a result may be a parameter, or a view of one
+    returned = [t.detach().clone() for t in tree_leaves(wanted) if isinstance(t, Tensor)]
+    outputs = trace.outputs
     values = [
-        leaf.index + (len(outputs) if isinstance(leaf, TailRef) else 0)
-        for leaf in _returned(plan.trace)
+        leaf.index + (len(outputs) if isinstance(leaf, TailRef) else 0) for leaf in _returned(trace)
     ]
-    pairs: list[tuple[str, TraceValue | None, Tensor, Tensor]] = []
-    if len(returned) != len(found):
-        return Difference(
-            "what build() returns", None, f"{len(found)} tensors, and {len(returned)} eagerly"
-        )
-    for n, (a, b) in enumerate(zip(found, returned)):
-        late = values[n] >= len(outputs)
-        pairs.append((f"result {n}", None if late else outputs[values[n]].value, a, b))
+    if (difference := _of_python(result, wanted)) is not None:
+        return difference
+    pairs: list[tuple[str, TraceValue | None, Tensor, Tensor]] = [
+        (f"result {n}", outputs[values[n]].value if values[n] < len(outputs) else None, a, b)
+        for n, (a, b) in enumerate(zip(found, returned))
+    ]
     written = {o.alias: o.value for o in outputs if o.alias is not None}
-    kept = {id(buffer) for _, buffer in plan.trace.kept}
-    for n, (given, b) in enumerate(zip(plan.trace.inputs, updated)):
-        if given.role != "scalar" and id(given.tensor) not in kept:
-            pairs.append((f"{given.role} {given.name!r}", written.get(n), arguments[n], b))
+    kept = {id(buffer) for _, buffer in trace.kept}
+    made = after.copies(arguments)
+    compared = [
+        n for n, i in enumerate(trace.inputs) if i.role != "scalar" and id(i.tensor) not in kept
+    ]
+    for n in compared:
+        given, now = trace.inputs[n], _now(arguments[n], places).detach().clone()
+        pairs.append((f"{given.role} {given.name!r}", written.get(n), made[n], now))
+    own = {t.untyped_storage().data_ptr() for t in (*arguments, *(b for _, b in trace.kept))}
+    rest = [(n, t) for n, t in python.tensors if t.untyped_storage().data_ptr() not in own]
+    for (name, t), a in zip(rest, after.copies([t for _, t in rest])):
+        pairs.append((name, None, a, t.detach().clone()))
 
-    def noisy() -> list[list[Tensor]]:
-        runs = []
-        for run in _noisy(plan.trace, before, arguments):
-            states = dict(zip((o.alias for o in outputs), run))
-            rest = [
-                n
-                for n, i in enumerate(plan.trace.inputs)
-                if i.role != "scalar" and id(i.tensor) not in kept
-            ]
-            runs.append([run[i] for i in values] + [states.get(n, updated[n]) for n in rest])
-        return runs
+    def of(run: list[Tensor]) -> list[Tensor]:
+        states = dict(zip((o.alias for o in outputs), run))
+        some = [run[i] for i in values] + [states.get(n, made[n]) for n in compared]
+        return some + [a for _, _, a, _ in pairs[len(some) :]]
 
-    return _first_difference(pairs, _narrowest(plan), noisy, noise_of=2)
+    runs = _Runs(plan, trace, before, arguments, of)
+    return _first_difference(pairs, _narrowest(plan), runs, of_build=True)
+
+
+def _of_python(result: Any, wanted: Any) -> Difference | None:
+    """The first difference of results in structure, and in what is no tensor."""
+    found, spec = tree_flatten(result)
+    leaves, eager_spec = tree_flatten(wanted)
+    kinds = [[isinstance(x, Tensor) for x in of] for of in (found, leaves)]
+    if spec != eager_spec or kinds[0] != kinds[1]:
+        return Difference(
+            "what build() returns", None, f"{_shown(result)}, and {_shown(wanted)} eagerly"
+        )
+    for n, (a, b) in enumerate(zip(found, leaves)):
+        plain = isinstance(a, _PLAIN) or isinstance(b, _PLAIN)
+        if plain and (type(a) is not type(b) or repr(a) != repr(b)):
+            return Difference(f"leaf {n} of the result", None, f"it is {a!r}, and {b!r} eagerly")
+    return None
+
+
+def _shown(result: Any) -> str:
+    """The structure of a result as text."""
+    return str(tree_map(lambda x: "tensor" if isinstance(x, Tensor) else x, result))
 
 
 # -- finding the op
 
 
 def _first_op(
-    plan: Plan, before: _Memory, arguments: Sequence[Tensor]
+    plan: Plan, before: Memory, arguments: Sequence[Tensor]
 ) -> tuple[TraceOp, str] | None:
     """The first op whose result differs, found with a program that returns all intermediate results, compiled with the
     same options."""
@@ -450,11 +500,14 @@ def _first_op(
     whole = replace(
         plan.trace, outputs=[TraceOutput(v, None, f"value {v.id}") for v in values], kept=[]
     )
-    whole = replace(whole, out_leaves=[OutputRef(n) for n in range(len(values))], out_spec=None)
+    whole = replace(
+        whole, out_leaves=[OutputRef(n) for n in range(len(values))], out_spec=None, tail=None
+    )
     found = compile_trace(whole, plan.compiled.options).run(before.copies(arguments))
     wanted = run_trace(whole, before.copies(arguments))
     pairs = [(str(v.id), v, a, b) for v, a, b in zip(values, found, wanted)]
-    first = _first_difference(pairs, _narrowest(plan), lambda: _noisy(whole, before, arguments))
+    runs = _Runs(plan, whole, before, arguments)
+    first = _first_difference(pairs, _narrowest(plan), runs)
     if first is None or first.value is None:
         return None
     maker = _maker(plan.trace, first.value)
@@ -466,7 +519,7 @@ def _maker(trace: Trace, value: TraceValue) -> TraceOp | None:
 
 
 def _message(
-    plan: Plan, before: _Memory, arguments: Sequence[Tensor], difference: Difference, said: str, where: str, state: Any
+    plan: Plan, before: Memory, arguments: Sequence[Tensor], difference: Difference, said: str, where: str, state: Any
 ) -> str:  # fmt: skip
     text = f"{where}: step {state.call.steps} of {state.name} is not what {said} gives: {difference.name} differs "
     text += f"({difference.text}). "
@@ -490,8 +543,17 @@ def _changed_op(trace: Trace, graph: Any, call: BoundCall) -> str:
     state = graph.__dict__["_state"]
     state.building = True
     try:
-        request = TraceRequest(state.name, call, state.table, state.optimizers)
-        now = trace_graph(replace(request, tail=trace.tail is not None))
+        now = trace_graph(
+            TraceRequest(
+                state.name,
+                call,
+                state.table,
+                state.optimizers,
+                state.scaler,
+                sparse=state.sparse,
+                tail=trace.tail is not None,
+            )
+        )
     finally:
         state.building = False
     for old, new in zip(trace.ops, now.ops):

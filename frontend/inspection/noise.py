@@ -1,4 +1,4 @@
-"""Eager with random rounding errors in every op: the possible distance between two correct results.
+"""Eager with random rounding errors in every op: the possible distance between two correct results. And in float64.
 
 Operands and results of each arithmetic op are moved by up to one unit in the last place, at random. A difference
 between such runs (by cancellation, by a comparison of nearly equal numbers, by Adam's quotient of two small numbers)
@@ -196,3 +196,18 @@ class Noise(TorchDispatchMode):
             else torch.empty_like(t)
         )
         return result.copy_(moved)
+
+
+class Exact(TorchDispatchMode):
+    """A mode that computes in float64 what is floating-point, and gives all ops that make tensors that type."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*pytree.tree_map(_wide, args), **pytree.tree_map(_wide, kwargs or {}))
+
+
+def _wide(value: Any) -> Any:
+    dtype = value.dtype if isinstance(value, Tensor) else value
+    if not isinstance(dtype, torch.dtype) or not (dtype.is_floating_point or dtype.is_complex):
+        return value
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return value.to(wide) if isinstance(value, Tensor) else wide

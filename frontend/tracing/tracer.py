@@ -17,6 +17,7 @@ from .context.collector import collector_paused
 from .context.location import Locator, here, user_line
 from .context.missing_names import advice
 from .context.saved_hooks import may_change_values, without_outer_hooks
+from .context.transforms import finds_anomalies, without_outer_cache
 from .context.user_warnings import warnings_at_user_lines
 from .context.watched_calls import asked_by_build, globals_of, watched_calls
 from .data.trace import Trace
@@ -165,6 +166,12 @@ class Tracing(TracedSteps):
             GraphTraceError: `build()` does something that a static graph cannot express.
         """
         training = bool(self.optimizers)
+        if training and finds_anomalies():
+            raise GraphTraceError(
+                f"{here()}: {self.name} is called within torch.autograd.detect_anomaly, which looks for NaN in the "
+                "gradient of each of PyTorch's own calls, and the backward of a graph makes none. Run the step in "
+                "eager mode there, or say check_nan=False."
+            )
         for found in self.sharded:
             check_sharded(found, self.table.names[id(found.module)], here(), training)
         self.recorder.divided_over = self.parallel.divide(self.sharded, training)
@@ -206,7 +213,12 @@ class Tracing(TracedSteps):
                 self._real_types(owner, target),
             ):
                 args, kwargs = tree_unflatten(leaves, self.request.call.structure)
-                with warnings_at_user_lines(), _located(self.locator), without_outer_hooks():
+                with (
+                    warnings_at_user_lines(),
+                    _located(self.locator),
+                    without_outer_hooks(),
+                    without_outer_cache(self.name),
+                ):
                     graded = torch.is_grad_enabled()
                     result = self.build(*args, **kwargs)
                     if torch.is_grad_enabled() != graded:

@@ -23,7 +23,7 @@ from ..device import DeviceError
 from ..interrupts import held
 from ..loading import gpu_for, interpreted
 from ..numbers import holds
-from ..recorded import recorder
+from ..recorded import function_modes, recorder
 from ..schedules.data import restore
 from ..seeds import Seeds
 from ..tensors import DTYPES, with_strides
@@ -254,9 +254,10 @@ class LoadedGraph:
         """Run on the tensors of a call. numbers: its floats that are inputs, by name.
 
         Raises:
-            ValueError: the program updates one of two tensors that share memory, or a tracer records PyTorch's calls.
+            ValueError: the program updates one of two tensors that share memory, or a tracer or a mode acts on
+                PyTorch's calls.
         """
-        if name := recorder():
+        if name := recorder() or function_modes():
             raise ValueError(
                 f"{self.name}: it is called within {name}, which records or acts on PyTorch's calls; a saved program "
                 "makes none that it would see"

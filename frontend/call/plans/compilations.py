@@ -23,9 +23,13 @@ _MODES = (
     "whether gradients are recorded",
     "autocast on the CPU",
     "autocast on CUDA",
+    "autocast's cache",
     "TF32",
     "the default dtype",
     "hooks of saved tensors",
+    "torch.autograd.detect_anomaly",
+    "torch.nn.utils.parametrize.cached",
+    "the default device",
 )
 
 

@@ -11,7 +11,7 @@ ranks                 the default process group and its size
 saved_hooks           hooks of saved tensors around a call
 scopes                calls of modules with recomputation, while a graph is traced
 threads               replaces names of other libraries in one thread for a while
-transforms            torch.func transforms, forward-mode differentiation and fake tensors around a call
+transforms            transforms, modes and other contexts around a call that act on PyTorch's calls
 user_warnings         reports warnings of PyTorch's Python code at the author's line, while a graph is traced
 watch                 events while a graph is built, for observers: `Watcher`
 watched_calls         detects calls by which Python code reads the time, a random number or a file

@@ -142,11 +142,14 @@ def check_tensor(tensor: torch.Tensor, name: str) -> None:
             "(.clone())."
         )
     if not is_global(tensor) and not isinstance(tensor, FakeTensor) and _computes(kind):
-        raise GraphTraceError(
+        error = GraphTraceError(
             f"{name} is a {kind.__module__}.{kind.__qualname__}, a tensor class that overrides operations "
             "(__torch_function__ or __torch_dispatch__); a graph would ignore that. Pass the plain "
             "tensors that it wraps, or .as_subclass(torch.Tensor) if it only adds methods."
         )
+        if _overrides_functions(kind):  # results would lose the class
+            raise error.to_eager(f"the class of {name} overrides __torch_function__")
+        raise error
 
     if _gives_itself(kind):
         raise GraphTraceError(
@@ -166,10 +169,13 @@ def _gives_itself(kind: type[Any]) -> bool:
 
 def _computes(kind: type[Any]) -> bool:
     """Whether a tensor class overrides ops."""
-    function = (
-        kind.__torch_function__.__func__ if hasattr(kind.__torch_function__, "__func__") else None
+    return (
+        _overrides_functions(kind) or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
     )
-    usual = (
-        kind.__torch_function__ is torch._C._disabled_torch_function_impl or function is _FUNCTION
-    )
-    return not usual or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+def _overrides_functions(kind: type[Any]) -> bool:
+    """Whether a tensor class overrides `__torch_function__`."""
+    own = kind.__torch_function__
+    disabled = own is torch._C._disabled_torch_function_impl
+    return not disabled and getattr(own, "__func__", None) is not _FUNCTION

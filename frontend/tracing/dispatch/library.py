@@ -90,6 +90,29 @@ def _no_other_memory(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Ten
     )
 
 
+def _as_subclass(self: torch.Tensor, cls: type[Any]) -> torch.Tensor:
+    """`x.as_subclass(C)`, which function modes do not see."""
+    if cls is not torch.Tensor:
+        raise _no_subclass(cls)
+    return self.view_as(self)
+
+
+def _make_subclass(cls: type[Any], data: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`torch.Tensor._make_subclass(C, x)`. PyTorch makes fake tensors so, of tensors on `meta`."""
+    if torch._is_functional_tensor(data):
+        raise _no_subclass(cls)
+    return _MAKE(cls, data, *args, **kwargs)
+
+
+def _no_subclass(cls: type[Any]) -> GraphTraceError:
+    what = f"makes a {cls.__module__}.{cls.__qualname__} of a tensor"
+    return GraphTraceError(
+        f"{here()}: build() {what}, and a graph would ignore what this class makes of operations, and of their "
+        "results. Compute with plain tensors, and make it from the result of the call."
+    ).to_eager(f"it {what}")
+
+
+_MAKE = torch.Tensor._make_subclass
 _SET = torch.Tensor.set_
 #: a function of PyTorch: its owner, name, original, and an equivalent function that can be traced
 _EQUAL: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
@@ -128,6 +151,7 @@ def _replacements() -> list[tuple[Any, str, Any]]:
         (torch._C, "_swap_tensor_impl", here_only(torch._C._swap_tensor_impl, _no_swap)),  # type: ignore[attr-defined]
         (torch, "from_numpy", here_only(torch.from_numpy, _from_numpy)),
         (torch.Tensor, "set_", here_only(_SET, _no_other_memory)),
+        (torch.Tensor, "_make_subclass", staticmethod(here_only(_MAKE, _make_subclass))),
         (torch.nn.Parameter, "__new__", staticmethod(here_only(new_parameter, _no_parameter))),
         *_compiled_functions(),
     ]
@@ -162,9 +186,16 @@ def traceable_library(lift: Callable[[Any], Any], seed: seeding.Seed) -> Iterato
         "unwrap_dead_wrappers",
         here_only(unwrap, lambda args: lift(unwrap(args))),
     )
+    plain = (
+        torch.Tensor,
+        "as_subclass",
+        here_only(torch.Tensor.as_subclass, lambda self, cls: _as_subclass(lift(self), cls)),
+    )
     hook = optimizer.register_optimizer_step_pre_hook(here_only(_nothing, _no_step))
     try:
-        with replaced(*_replacements(), *collectives.replaced(), *seeding.refused(seed), lifted):
+        with replaced(
+            *_replacements(), *collectives.replaced(), *seeding.refused(seed), lifted, plain
+        ):
             yield
     finally:
         hook.remove()

@@ -20,7 +20,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from gflow.dialects.records import record
+from gflow.errors import GraphTraceError
 
+from ..context.location import here
 from ..data.containers import contents
 from ..data.unchanged import unchanged
 
@@ -93,6 +95,14 @@ class ModuleTable:
         return (*flags, *map(_requires_grad, self._parameters))  # type: ignore[attr-defined]
 
 
+def scripted_module(name: str) -> GraphTraceError:
+    """The error for a module of `torch.jit.script`, `trace` or `load`."""
+    return GraphTraceError(
+        f"{here()}: {name} is a module of torch.jit, whose code and attributes are not Python's, so that a graph could "
+        "not tell when they change. Use the module that it was made of; a function of torch.jit.script works."
+    ).to_eager(f"{name} is a module of torch.jit, whose code and attributes are not Python's")
+
+
 def _finds_training(kind: Any) -> bool:
     """Whether a class customizes the access to `training` of its instances."""
     return hasattr(kind, "training") or kind.__getattribute__ is not object.__getattribute__
@@ -106,7 +116,11 @@ def collect_modules(
     roots: Mapping[str, torch.nn.Module], known: ModuleTable | None = None
 ) -> ModuleTable:
     """Collect the modules below `roots`; a module or tensor that is reachable by two names keeps the first. known: an
-    existing table to extend."""
+    existing table to extend.
+
+    Raises:
+        GraphTraceError: one is a module of `torch.jit`.
+    """
     names: dict[int, str] = dict(known.names) if known else {}
     modules: list[torch.nn.Module] = [*known.modules] if known else []
     slots: list[Slot] = [*known.slots] if known else []
@@ -114,6 +128,8 @@ def collect_modules(
         for path, module in root.named_modules(prefix=root_name):
             if id(module) in names:
                 continue
+            if isinstance(module, torch.jit.ScriptModule):
+                raise scripted_module(path)
             names[id(module)] = path
             modules.append(module)
             for role, holder in (("parameter", module._parameters), ("buffer", module._buffers)):

@@ -180,6 +180,7 @@ class Reads:
         self.modules: dict[str, torch.nn.Module] = {}
         self.tensors: list[torch.Tensor] = []
         self.iterators: list[tuple[str, Any]] = []
+        self.scripted: list[str] = []
         self.opaque: list[tuple[str, str]] = []
         self.large: list[tuple[str, int]] = []
         self.arrays: list[tuple[str, Any]] = []
@@ -213,6 +214,7 @@ class Reads:
     def _begin(self) -> None:
         self.found, self.modules, self.tensors, self.reached = [], {}, [], []
         self.iterators, self.opaque, self.unset, self.cached = [], [], [], []
+        self.scripted = []
         self.large, self.arrays, self.finalized = [], [], []
         self._seen = dict(self.known)
         self.names = set().union(*map(read_names, self.codes)) | _ALWAYS | self._asked
@@ -243,6 +245,8 @@ class Reads:
         self._seen[id(value)] = value
         if isinstance(value, torch.Tensor):
             self._tensor(value, path)
+        elif isinstance(value, torch.jit.ScriptModule):
+            self.scripted.append(path)
         elif isinstance(value, torch.nn.Module):
             self._module(value, path)
         elif isinstance(value, FunctionType):

@@ -65,7 +65,7 @@ class StateGuard:
         if versioned is not None and not versioned.unchanged.same():
             found = versioned.changed()
             if found is None or len(found) > _FEW:
-                self._changes.update(found or ())
+                self._changes.update(list(found or ()))  # of a mapping, it would add the values
                 versioned = self._versioned = None
             elif not all(self._is_as(read, now(read)) for read in chain(*found.values())):
                 return False
