@@ -26,6 +26,8 @@ _FEWER = 0.95
 #: the most positions of a block in the gradient of a weight, the cycles of an entry of its table and of a position's
 #: coordinates, and the shares of a thread
 _DEEP, _ENTRY, _POSITION, _SHARES = 512, 5, 12, 8
+#: from how many kernels on along a dimension the taps outside of it, which are at its ends, do not count
+_FAR = 64
 #: bytes a cycle of gradients that leave the second-level cache between two blocks
 _MOVED = 4
 #: the part of the second-level cache that a table of addresses takes at most
@@ -152,6 +154,8 @@ def part_of_taps(g: Geometry, walk: Walk, height: int, by_position: bool) -> flo
     for d in reversed(range(len(walk.outputs))):
         size = walk.outputs[d]
         beside, left = _along(size, left)
+        if size > _FAR * walk.kernel[d]:
+            continue
         inside = [[_inside(walk, d, x, k) for k in range(walk.kernel[d])] for x in range(size)]
         groups = [inside[x : x + beside] for x in range(0, size, beside)]
         found *= sum(len(rows) * sum(map(any, zip(*rows))) for rows in groups)
