@@ -1,5 +1,5 @@
 // RUN: %gflow-opt %s --pipeline-for=cpu --emit=plan | FileCheck %s
-// RUN: %gflow-opt %s --pass-pipeline="builtin.module(func.func(gflow-fuse,gflow-schedule,gflow-materialize,gflow-select-kernels{direct=false},gflow-plan-memory))" --emit=kernels | FileCheck %s --check-prefix=KERNELS
+// RUN: %gflow-opt %s --pass-pipeline="builtin.module(func.func(gflow-simplify,gflow-assign-layout,gflow-simplify,gflow-fuse,gflow-schedule,gflow-materialize,gflow-select-kernels{direct=false},gflow-plan-memory))" --emit=kernels | FileCheck %s --check-prefix=KERNELS
 // KERNELS: pack_patches
 
 // The steps of an op are few, whatever its size: pieces of patches, groups, batches.
