@@ -116,7 +116,8 @@ def references(value: Json) -> Iterator[str]:
 
 def reads(call: Call) -> set[str]:
     """Names of the values that a call takes."""
-    return {*references(list(call.args)), *references(dict(call.kwargs))}
+    # values of keywords: one may be called r
+    return {*references(list(call.args)), *references(list(call.kwargs.values()))}
 
 
 # -- text
