@@ -87,21 +87,14 @@ class Symbol:
     @property
     def corners(self) -> list[N]:
         """Ends of the range, least first; of two, the corners of the rectangle."""
-        ends = (self.least, self.most)
-        if self.second is None:
-            return [*ends]
-        return [*product(ends, (self.second.least, self.second.most))]
+        return self.corners_from(0)
 
-    @property
-    def from_two(self) -> list[N]:
-        """The corners of the range without sizes of 1, for which broadcasting has other rules."""
-        twos = replace(self, least=min(max(self.least, 2), self.most))
-        if twos.second is not None:
-            twos = replace(
-                twos,
-                second=replace(twos.second, least=min(max(twos.second.least, 2), twos.second.most)),
-            )
-        return twos.corners
+    def corners_from(self, least: int) -> list[N]:
+        """The corners of the range without sizes below `least`, as far as it has others."""
+        ends = [(min(max(s.least, least), s.most), s.most) for s in self.each]
+        if self.second is None:
+            return [*ends[0]]
+        return [*product(ends[0], ends[1])]
 
     def standing(self, which: int) -> Symbol:
         """The same with its first (0) or second (1) stand-ins."""

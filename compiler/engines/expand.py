@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gflow.compiler.ir.locations import source_of
-from gflow.compiler.ir.ssa import clone_with
+from gflow.compiler.ir.ssa import clone_region
 from gflow.dialects.distribution.mesh import MESH, mesh_of
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops.structure import CHECK, ENGINE_YIELD
@@ -79,7 +79,7 @@ def _round(block: ir.Block, form: Form) -> bool:
         if name == op.name or name in ("yield", ENGINE_YIELD):
             continue
         if name in INLINE:
-            results = _inlined(op)
+            results = clone_region(op)[1]
         else:
             call = call_of(op)
             why = form.why_not(call)
@@ -96,21 +96,6 @@ def _round(block: ir.Block, form: Form) -> bool:
         changed = True
     refuse(f"cannot be written as {form.name}", problems)
     return changed
-
-
-def _inlined(op: ir.Operation) -> list[ir.Value]:
-    """Copy the ops of a region in front of its op; returns the copies of the region's results."""
-    block = op.regions[0].blocks[0]
-    known = dict(zip(block.arguments, op.operands))
-    with ir.InsertionPoint(op):
-        for view in block.operations:
-            inner = view.operation
-            operands = [known[v] for v in inner.operands]
-            if inner.name in ("gflow.yield", f"gflow.{ENGINE_YIELD}"):
-                return operands
-            copy = clone_with(inner, operands)
-            known.update(zip(inner.results, copy.results))
-    raise AssertionError("a region ends in a yield")
 
 
 def _sweep(block: ir.Block) -> None:

@@ -35,7 +35,7 @@ from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import CONTRACTIONS
 
-from .ssa import clone_with, fused_kind
+from .ssa import clone_region, fused_kind
 
 
 def root_of(fused: ir.Operation) -> ir.Operation | None:
@@ -60,15 +60,9 @@ def is_read(value: ir.Value) -> bool:
 
 def inline_fused(op: ir.Operation) -> list[ir.Operation]:
     """Replace a kernel by the ops in its region. Returns them, in order."""
-    *inner, last = [o.operation for o in op.regions[0].blocks[0].operations]
-    known: dict[ir.Value, ir.Value] = dict(zip(op.regions[0].blocks[0].arguments, op.operands))
-    copies = []
-    with ir.InsertionPoint(op):
-        for o in inner:
-            copies.append(clone_with(o, [known[v] for v in o.operands]))
-            known.update(zip(o.results, copies[-1].results))
-    for result, value in zip(op.results, last.operands):
-        result.replace_all_uses_with(known[value])
+    copies, values = clone_region(op)
+    for result, value in zip(op.results, values):
+        result.replace_all_uses_with(value)
     op.erase()
     return copies
 
@@ -92,9 +86,7 @@ def narrow_fused(op: ir.Operation) -> None:
         for i, result in zip(kept, new.results):
             op.results[i].replace_all_uses_with(result)
         op.erase()
-    if is_bare(
-        {o.operation.name.removeprefix("gflow.") for o in new.regions[0].blocks[0].operations}
-    ):
+    if is_bare(_names(new)):
         inline_fused(new)
 
 
@@ -120,6 +112,11 @@ def widen_fused(op: ir.Operation, values: Sequence[ir.Value]) -> ir.Operation:
     return new
 
 
+def _names(op: ir.Operation) -> set[str]:
+    """The names of the ops in a kernel, without the dialect's prefix."""
+    return {o.operation.name.removeprefix("gflow.") for o in op.regions[0].blocks[0].operations}
+
+
 def _yield(last: ir.Operation, values: Sequence[ir.Value]) -> None:
     with ir.InsertionPoint(last), last.location:
         builder.build_op("yield", values, result_types=[])
@@ -136,7 +133,7 @@ def _rebuild(
         if i not in read:
             block.erase_argument(i)
     kept = {n: op.attributes[n] for n in op.attributes if not n.endswith("SegmentSizes")}
-    names = {o.operation.name.removeprefix("gflow.") for o in block.operations}
+    names = _names(op)
     if fused_kind(op) not in ("", "pointwise") and not names & {*CONTRACTIONS, "reduce"}:
         kept["kind"] = ir.StringAttr.get("pointwise")
     with ir.InsertionPoint(op), op.location:

@@ -198,10 +198,21 @@ def clone_with(op: ir.Operation, operands: Sequence[ir.Value]) -> ir.Operation:
     return copy
 
 
-def clone_into(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> None:
+def clone_into(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> ir.Operation:
     """Copy an op to the insertion point. known: the copy of each of its operands; those of its results are added."""
     copy = clone_with(op, [known[v] for v in op.operands])
     known.update(zip(op.results, copy.results))
+    return copy
+
+
+def clone_region(op: ir.Operation) -> tuple[list[ir.Operation], list[ir.Value]]:
+    """Copy the ops of a region in front of its op. Returns the copies, and those of the values that it yields."""
+    block = op.regions[0].blocks[0]
+    known: dict[ir.Value, ir.Value] = dict(zip(block.arguments, op.operands))
+    *inner, last = [view.operation for view in block.operations]
+    with ir.InsertionPoint(op):
+        copies = [clone_into(o, known) for o in inner]
+    return copies, [known[v] for v in last.operands]
 
 
 def fused_kind(op: ir.Operation) -> str:

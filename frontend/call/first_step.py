@@ -365,8 +365,7 @@ def make_first_step(
     late: list[torch.Tensor] = []
     if (tail := needed.trace.tail) is not None:
         positions = {i.value: n for n, i in enumerate(needed.trace.inputs)}
-        read = {v: inputs[positions[v]] for v in tail.arguments}
-        read |= {v: (values + results[returned:])[n] for v, n in tail.outputs.items()}
+        read = tail.operands(positions, inputs, values + results[returned:])
         size = None if dynamic is None else step_of(dynamic, parts[0].leaves)
         late = run_tail(tail, read, size)
     outputs = unflatten(trace, values, late)

@@ -91,9 +91,8 @@ def checked_step(check: EagerCheck, plan: Plan, call: BoundCall, graph: Any, whe
 
     with torch.no_grad():
         python = PythonState(graph, call)
-        around = [
-            t for _, t in python.tensors
-        ]  # `build()` may update others than those that it was traced with
+        # `build()` may update others than those that it was traced with
+        around = [t for _, t in python.tensors]
         before = Memory([*arguments, *_state_tensors(state.optimizers), *around])
         result = plan.run(call.leaves, state)
         after = Memory(before.tensors)
@@ -294,9 +293,7 @@ class _Runs:
             run = run_trace(self._trace, given)
             if tail is not None:
                 at = {entry.value: n for n, entry in enumerate(self._trace.inputs)}
-                read = {v: given[at[v]] for v in tail.arguments}
-                read |= {v: run[n] for v, n in tail.outputs.items()}
-                run = run + run_tail(tail, read, None)
+                run = run + run_tail(tail, tail.operands(at, given, run), None)
             return self._part(run)
 
     @cached_property

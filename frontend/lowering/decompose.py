@@ -196,7 +196,7 @@ def _holds_for_all(
     if known is None:
         known = all(
             _agree(recording, _record(func, *_at((args, kwargs), symbol, n)), symbol, n)
-            for n in symbol.from_two
+            for n in symbol.corners_from(2)
         )
         _compared[key, symbol] = known
         if not known:

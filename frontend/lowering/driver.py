@@ -115,9 +115,8 @@ def _input_type(given: TraceInput) -> ir.Type:
             f"take; convert it first (supported: {', '.join(str(d) for d in TO_MLIR)})"
         )
     symbol = current()
-    if (
-        min(given.value.shape, default=0) < 0 and symbol is not None
-    ):  # with the stand-in of a dynamic size
+    # with the stand-in of a dynamic size
+    if min(given.value.shape, default=0) < 0 and symbol is not None:
         text = ", ".join(map(symbol.text, given.value.shape))
         raise LoweringError(
             f"{given.role} {given.name!r} has the shape [{text}] with {symbol}, whose sizes do "

@@ -76,9 +76,8 @@ class Contested:
 def contested(function: func.FuncOp, lives: Lives, threads: int, isa: str) -> dict[int, Contested]:
     """The products whose kernels can be compared on a CPU, by the op's number."""
     given = lives, descriptions(function), threads, True, PROCESSORS.get(isa)
-    choose = Chooser(
-        *given, direct=False
-    )  # convolutions that read windows in place have no such comparison
+    # convolutions that read windows in place have no such comparison
+    choose = Chooser(*given, direct=False)
     found = {}
     for o in lives.body.ops:
         if KERNEL in o.op.attributes and choice_of(o.op).kind in (

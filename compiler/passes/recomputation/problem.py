@@ -13,7 +13,7 @@ from math import inf
 
 from gflow.compiler.ir.cost import Cost, cost_of, seconds, work_of
 from gflow.compiler.ir.fused import is_bare
-from gflow.compiler.ir.ssa import Body, Op, aliases, clone_with, fused_kind
+from gflow.compiler.ir.ssa import Body, Op, aliases, clone_into, clone_with, fused_kind
 from gflow.compiler.ir.views import VIEW_OPS, Layout, is_view
 from gflow.compiler.kernel.selection.select import scratch_of
 from gflow.compiler.memory.liveness import TakesOver, aligned, lives_of, read_layouts
@@ -307,8 +307,8 @@ def _partly(
     own = [n for n in wanted if n not in made]
     if not own:
         return [made[o.results.index(v)] for v in recipe.results]
-    read = [v for v in outside if any(v in ops[i].operands for i in inner)]
-    read.sort(key=lambda v: builder.type_of(v))
+    used = {v for i in inner for v in ops[i].operands}
+    read = sorted((v for v in outside if v in used), key=builder.type_of)
     operands = [outside[v] for v in read]
     with o.op.location:
         types = [problem.body.types[o.results[n]] for n in own]
@@ -317,8 +317,7 @@ def _partly(
     new = dict(zip(read, body.arguments))
     with ir.InsertionPoint(body):
         for i in inner:
-            copy = clone_with(ops[i], [new[v] for v in ops[i].operands])
-            new.update(zip(ops[i].results, copy.results))
+            clone_into(ops[i], new)
         with ir.Location.unknown():
             builder.build_op("yield", [new[last.operands[n]] for n in own], {}, [])
     _mark(fused)
@@ -343,8 +342,7 @@ def _reshape_outside(
     left = []
     for i in inner:
         if ops[i].name == "gflow.reshape" and ops[i].operands[0] in outside:
-            copy = clone_with(ops[i], [outside[ops[i].operands[0]]])
-            outside[ops[i].results[0]] = copy.results[0]
+            clone_into(ops[i], outside)
         else:
             left.append(i)
     return left
@@ -359,9 +357,7 @@ def _alone(
     """
     *ops, last = [op.operation for op in o.op.regions[0].blocks[0].operations]
     for i in inner:
-        copy = clone_with(ops[i], [values[v] for v in ops[i].operands])
-        values.update(zip(ops[i].results, copy.results))
-        _mark(copy)
+        _mark(clone_into(ops[i], values))
     return [values[last.operands[n]] for n in wanted]
 
 

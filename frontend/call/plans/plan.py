@@ -193,7 +193,7 @@ class Plan:
             memory = self.memory = MemoryCheck(self.trace, self.arguments, self.input_slots)
         if memory.needed:
             memory.apply(arguments)
-        read = {} if tail is None else {v: arguments[self.positions[v]] for v in tail.arguments}
+        late = [] if tail is None else arguments.copy()
         seeds = state.seeds if self.compiled.takes_rng else None
         run: Any = self.compiled.run
         if not self.compared:
@@ -224,7 +224,7 @@ class Plan:
             results = with_views(results, views, argument)
         if tail is None:
             return self.results(results)
-        read.update((value, results[n]) for value, n in tail.outputs.items())
+        read = tail.operands(self.positions, late, results)
         size = None if self.dynamic is None else self.size
         return self.results(results, run_tail(tail, read, size))
 

@@ -22,7 +22,7 @@ def length(holder: Any) -> int:
     return len(holder) if base is None else base.__len__(holder)
 
 
-class Plain:
+class _ByBase:
     """A container of a derived class, with the elements and the length that its base has."""
 
     def __init__(self, holder: Any) -> None:
@@ -35,15 +35,15 @@ class Plain:
         return iter(contents(self._holder))
 
 
-def plain(holder: Any) -> Any:
-    """A container, or a `Plain` of it if its class has methods of its own to list its elements."""
+def by_base(holder: Any) -> Any:
+    """A container, or a view of it by its base if its class has methods of its own to list its elements."""
     base = _base_of(holder, dict, *_SEQUENCES)
     kind = type(holder)
     own = base and (
         kind.__len__ is not base.__len__
         or (base is not dict and kind.__iter__ is not base.__iter__)
     )
-    return Plain(holder) if own else holder
+    return _ByBase(holder) if own else holder
 
 
 def _base_of(holder: Any, *bases: type) -> Any:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from gflow.dialects.records import record
 
 from .values import TraceOp, TraceValue
@@ -58,6 +60,21 @@ class Tail:
     sizes: dict[TraceValue, list[tuple[int, str]]]
     symbols: tuple[str, ...] = ()
     conditions: list[Unknown] = field(default_factory=list)
+
+    def operands(
+        self,
+        positions: Mapping[TraceValue, int],
+        arguments: Sequence[Tensor],
+        results: Sequence[Tensor],
+    ) -> dict[TraceValue, Tensor]:
+        """What the ops read of the program.
+
+        Args:
+            positions: of the program's inputs, by value.
+            arguments, results: of the program.
+        """
+        given = {v: arguments[positions[v]] for v in self.arguments}
+        return given | {v: results[n] for v, n in self.outputs.items()}
 
     @property
     def first(self) -> TraceOp:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..data.containers import contents, length, plain
+from ..data.containers import by_base, contents, length
 from ..data.unchanged import Unchanged, is_a_word, unchanged
 from .reads import MISSING, Read, is_plain
 
@@ -228,7 +228,7 @@ class _Columns:
         self._contents = [r.value for r in by_kind.get("cell", [])]
         lists = by_kind.get("list", []) + by_kind.get("keys", [])
         dicts = by_kind.get("dict", [])
-        self._lists = [plain(r.holder) for r in lists]
+        self._lists = [by_base(r.holder) for r in lists]
         self._mappings = [r.holder for r in dicts]
         self._parts = [p for r in lists for p in r.value]
         self._parts += [p for r in dicts for p in r.value[: len(r.value) // 2]]
@@ -236,8 +236,8 @@ class _Columns:
         names, sizes = by_kind.get("names", []), by_kind.get("size", [])
         self._named = [r.holder for r in names]
         self._last = [*map(next, map(reversed, self._named), repeat(None))]
-        self._sized = [*self._named, *(plain(r.holder) for r in sizes), *self._lists]
-        self._sized += map(plain, self._mappings)
+        self._sized = [*self._named, *(by_base(r.holder) for r in sizes), *self._lists]
+        self._sized += map(by_base, self._mappings)
         self._sizes = [len(r.value) for r in names] + [r.value for r in sizes]
         self._sizes += [len(r.value) for r in lists] + [len(r.value) // 2 for r in dicts]
         missing = by_kind.get("missing", [])

@@ -64,9 +64,8 @@ def direct_of(
         made[tile, False] = each * part_of_taps(g, walk, tile[0], False)
         made[tile, True] = each * part_of_taps(g, walk, tile[0], True) / _FEWER
     (tile, by_position), products = min(made.items(), key=lambda item: item[1])
-    blocks = (
-        ceil(g.taps / LANES) * LANES / g.taps
-    )  # a weight is packed 16 elements of the kernel at a time
+    # a weight is packed 16 elements of the kernel at a time
+    blocks = ceil(g.taps / LANES) * LANES / g.taps
     packing = p.packing * product.k * product.columns * blocks / _rate(p)
     if products + packing > _by_patches(p, g, threads):
         return None
@@ -93,9 +92,8 @@ def gradient_of(
     most = p.near // 2 // (ITEM * g.c)  # a block of the input stays in the second-level cache
     deep = max(min(rows, _DEEP, p.near // _TABLE // (16 * g.taps), most), 1)
     deep = ceil(rows / ceil(rows / deep))
-    read = rows * part_of_taps(
-        g, g.walk, 1, False
-    )  # positions at which a tap is inside, on average
+    # positions at which a tap is inside, on average
+    read = rows * part_of_taps(g, g.walk, 1, False)
 
     def time(tile: tuple[int, int]) -> float:
         height, vectors = tile
