@@ -32,6 +32,7 @@ CASES: list[tuple[tuple[int, ...], tuple[Any, ...]]] = [
     ((9, 4, 20, 5, 3), (2, 3, 0, 1)),  # inputs that no window reads
     ((2, 200, 40, 7, 7), (3, 3, 2, 2)),  # several chains for each tap
     ((20, 16, 1, 9, 9), (3, 1, 1, 1)),  # one output channel, and more than a chain of positions
+    ((5, 6, 18, 40), (5, 2, 2, 1)),
     ((3, 20, 18, 4, 5, 6), (3, 1, 1, 1)),
     ((2, 5, 33, 5, 7, 9), ((3, 1, 2), (1, 2, 2), (1, 0, 1), (2, 1, 1))),
     ((9, 16, 24, 1, 3, 3), (3, 1, 1, 1)),  # of a depth of 3, one is inside
@@ -42,6 +43,7 @@ BY_PATCHES: list[tuple[tuple[int, ...], tuple[Any, ...]]] = [
     ((3, 6, 18, 4, 5, 6), (3, 1, 1, 1)),
     ((2, 32, 20, 3, 5, 6), (3, 2, 1, 1)),  # channels of which patches in two dimensions are gathered
     ((2, 6, 9, 5, 7, 9), ((3, 1, 2), (1, 2, 2), (1, 0, 1), (2, 1, 1), 3)),
+    ((3, 6, 9, 20), (4, 3, 1, 2, 3)),
     ((300, 4, 8, 1, 2, 2), ((1, 2, 2), 1, 0, 1)),  # several chunks of positions
 ]  # fmt: skip
 
@@ -145,7 +147,7 @@ def test_padding_beside_infinities(which: str, size: int, monkeypatch: pytest.Mo
         torch.testing.assert_close(own, exact.float(), rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
-@pytest.mark.parametrize("spatial", [(7, 6), (3, 4, 5)], ids=str)
+@pytest.mark.parametrize("spatial", [(9,), (7, 6), (3, 4, 5)], ids=str)
 def test_batches_that_vary(spatial: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     w = torch.randn(24, 16, *(3 for _ in spatial))
