@@ -25,6 +25,7 @@ MODULES = {
     "memory": "planned memory against eager's",
     "amp": "mixed precision on and off",
     "transformers": "models of the transformers library",
+    "break_even": "after how many steps a first call has paid for itself",
     "numerics": "rounding errors of training steps beside eager's",
     "kernels.products": "products of matrices: own, MKL, oneDNN, and the peak",
     "kernels.attention": "attention: own, that of ATen, and written out",
@@ -57,6 +58,7 @@ def parse(argv: list[str]) -> tuple[list[str], Plan, Path | None]:
     add("--quick", action="store_true", help="small sizes and few rounds: does it run?")
     add("--no-first-call", dest="first_call", action="store_false")
     add("--no-memory", dest="memory", action="store_false")
+    add("--busy", action="store_true", help="measure steps also beside a process on one core")
     add("--timeout", type=float, default=1800.0, help="seconds for one measurement")
     args = parser.parse_args(argv)
 
@@ -71,7 +73,16 @@ def parse(argv: list[str]) -> tuple[list[str], Plan, Path | None]:
         if peer not in PEERS:
             parser.error(f"no peer {peer!r}; there are {', '.join(PEERS)}")
     rounds = min(args.rounds, 3) if args.quick else args.rounds
-    plan = Plan(peers, rounds, args.quick, args.first_call, args.memory, args.threads, args.timeout)
+    plan = Plan(
+        peers,
+        rounds,
+        args.quick,
+        args.first_call,
+        args.memory,
+        args.busy,
+        args.threads,
+        args.timeout,
+    )
     return names, plan, args.json
 
 

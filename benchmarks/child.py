@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.compile_time import passes
-from benchmarks.harness.measure import in_turns
+from benchmarks.harness.measure import in_turns, in_turns_beside
+from benchmarks.harness.neighbour import neighbour
 from benchmarks.harness.peers import Step, gflow_step, import_libraries, make_step
 from benchmarks.workloads.items import decoder, make_work
 from examples.peak_memory import MIB, peak, release_unused, reset_peak, resident
@@ -68,7 +69,10 @@ def memory(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def steps(request: dict[str, Any]) -> dict[str, Any]:
-    """Peers take turns: a sample of each in every round, another one first each time."""
+    """Peers take turns: a sample of each in every round, another one first each time.
+
+    With `busy`, each round has a second half in which another process computes on one of the cores.
+    """
     ready: dict[str, tuple[Step, int]] = {}
     errors: dict[str, str] = {}
     results: dict[str, list[Tensor]] = {}
@@ -80,9 +84,16 @@ def steps(request: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:  # a peer that fails costs its own column only
             traceback.print_exc()
             errors[peer] = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
-    samples = in_turns(ready, request["rounds"])
+    busy: dict[str, list[float]] = {}
+    if request.get("busy"):
+        with neighbour() as beside:
+            samples, busy = in_turns_beside(ready, request["rounds"], beside)
+    else:
+        samples = in_turns(ready, request["rounds"])
     return {
         "step_ms": {peer: median(times) for peer, times in samples.items()},
+        "busy_ms": {peer: median(times) for peer, times in busy.items()},
+        "busy_samples_ms": {peer: [round(t, 4) for t in times] for peer, times in busy.items()},
         "best_ms": {peer: min(times) for peer, times in samples.items()},
         "samples_ms": {peer: [round(t, 4) for t in times] for peer, times in samples.items()},
         "difference": _differences(results),

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import gflow as flow
 from benchmarks.recomputation_bound import lower_bound
+from benchmarks.workloads.items import loss_of
 from benchmarks.workloads.networks import Decoder, ResNet18, UNet
 from examples.mobilenet_v2 import MobileNetV2
 from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
@@ -87,12 +87,7 @@ class Training(flow.nn.Graph):
         self.config.set_recomputation_time(0)
 
     def build(self, x: Tensor, target: Tensor) -> Tensor:
-        out = self.model(x)
-        loss = (
-            F.cross_entropy(out.flatten(0, 1), target.flatten())
-            if out.ndim == 3
-            else F.cross_entropy(out, target)
-        )
+        loss = loss_of(self.model(x), target)
         loss.backward()
         return loss
 

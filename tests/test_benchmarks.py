@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import engines, frozen
+from benchmarks import break_even, engines, frozen
 from benchmarks.__main__ import main as benchmarks_main
 from benchmarks.compile_time import planning
 from benchmarks.compile_time.scaling import exponent, exponents
@@ -57,6 +57,19 @@ def test_ratios_and_marks() -> None:
     assert "FAILED" in text
     assert "it broke" in text
     assert report.failed([row])
+    assert "busy" not in text
+
+    row["peers"]["eager"]["busy_ms"], row["peers"]["gflow"]["busy_ms"] = 16.0, 12.0
+    add_ratios(row)
+    busy = report.render([row]).split("busy:\n")[1].splitlines()[3].split()
+    assert busy == ["x", "gflow", "12.0", "2.40", "0.75", "0.50", "-", "-"]
+
+
+def test_break_even_counts_the_first_step() -> None:
+    """After step n a peer has spent first + (n - 1) step seconds."""
+    assert break_even.break_even(first=2.0, step=0.1, eager_first=0.2, eager_step=0.2) == 19
+    assert break_even.break_even(first=0.1, step=0.3, eager_first=0.2, eager_step=0.2) == 1
+    assert break_even.break_even(first=2.0, step=0.2, eager_first=0.2, eager_step=0.2) is None
 
 
 def test_planning_is_the_same_for_many_ranks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +93,7 @@ def test_planning_is_the_same_for_many_ranks(capsys: pytest.CaptureFixture[str])
 
 
 def test_models_have_their_published_sizes() -> None:
-    """Parameters as in the literature: ResNet-18 with 1000 classes 11.7 M, MobileNetV2 3.5 M."""
+    """Parameters in millions as in the literature: ResNet-18 11.7, ResNet-50 25.6, MobileNetV2 3.5, R3D-18 33.4."""
 
     def parameters(model: torch.nn.Module) -> int:
         return sum(p.numel() for p in model.parameters())
@@ -89,6 +102,8 @@ def test_models_have_their_published_sizes() -> None:
 
     assert parameters(models.ResNet18()) == 11_689_512
     assert parameters(MobileNetV2()) == 3_504_872
+    assert parameters(models.ResNet50()) == 25_557_032
+    assert parameters(models.VideoResNet18()) == 33_371_472
     out = models.Decoder(2, 32, 2, 64, 16)(torch.zeros(2, 16, dtype=torch.long))
     assert out.shape == (2, 16, 64)
 
@@ -99,7 +114,13 @@ def test_quick_run(first_call: bool, tmp_path: Path) -> None:
     """Eager and gflow through an item with gradients, with results that agree. First calls take four more processes."""
     path = tmp_path / "out.json"
     options = ["--quick", "--models", "layer_norm_grad", "--peers", "eager,gflow"]
-    options += ["--threads", "1", "--no-memory", *(["--no-first-call"] * (not first_call))]
+    options += [
+        "--threads",
+        "1",
+        "--no-memory",
+        "--busy",
+        *(["--no-first-call"] * (not first_call)),
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *options, "--json", str(path)],
         cwd=ROOT,
@@ -113,6 +134,7 @@ def test_quick_run(first_call: bool, tmp_path: Path) -> None:
     for row in result["rows"]:
         assert not row["errors"]
         assert row["peers"]["gflow"]["step_ms"] > 0
+        assert row["peers"]["gflow"]["busy_ms"] > 0
         assert not first_call or row["peers"]["gflow"]["first_call_cold_s"] > 0
 
 

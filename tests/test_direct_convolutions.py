@@ -1,4 +1,4 @@
-"""Convolutions that read windows in place, and their gradients, beside float64."""
+"""Convolutions that read windows in place or as patches, and their gradients, beside float64."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from torch.nn import functional as F
 import gflow as flow
 from gflow.compiler.kernel.convolution import Geometry
 from gflow.compiler.kernel.selection.cpu import direct
-from gflow.compiler.targets.processors import PROCESSORS, host_level
+from gflow.compiler.targets.processors import ANY, PROCESSORS, host_level
 
 pytestmark = pytest.mark.skipif(not host_level(), reason="no processor of the table")
 
-#: batch, channels in and out, height, width; kernel, stride, padding, dilation
+CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+#: batch, channels in and out, spatial sizes; kernel, stride, padding, dilation
 CASES: list[tuple[tuple[int, ...], tuple[Any, ...]]] = [
     ((16, 32, 64, 4, 4), (3, 1, 1, 1)),  # by position: whole tiles at each
     ((11, 24, 50, 2, 2), (3, 1, 1, 1)),  # tiles across positions
@@ -30,6 +32,19 @@ CASES: list[tuple[tuple[int, ...], tuple[Any, ...]]] = [
     ((9, 4, 20, 5, 3), (2, 3, 0, 1)),  # inputs that no window reads
     ((2, 200, 40, 7, 7), (3, 3, 2, 2)),  # several chains for each tap
     ((20, 16, 1, 9, 9), (3, 1, 1, 1)),  # one output channel, and more than a chain of positions
+    ((5, 6, 18, 40), (5, 2, 2, 1)),
+    ((3, 20, 18, 4, 5, 6), (3, 1, 1, 1)),
+    ((2, 5, 33, 5, 7, 9), ((3, 1, 2), (1, 2, 2), (1, 0, 1), (2, 1, 1))),
+    ((9, 16, 24, 1, 3, 3), (3, 1, 1, 1)),  # of a depth of 3, one is inside
+]  # fmt: skip
+
+#: the same, without the gradients' order of taps that direct convolutions have; the last number is of groups
+BY_PATCHES: list[tuple[tuple[int, ...], tuple[Any, ...]]] = [
+    ((3, 6, 18, 4, 5, 6), (3, 1, 1, 1)),
+    ((2, 32, 20, 3, 5, 6), (3, 2, 1, 1)),  # channels of which patches in two dimensions are gathered
+    ((2, 6, 9, 5, 7, 9), ((3, 1, 2), (1, 2, 2), (1, 0, 1), (2, 1, 1), 3)),
+    ((3, 6, 9, 20), (4, 3, 1, 2, 3)),
+    ((300, 4, 8, 1, 2, 2), ((1, 2, 2), 1, 0, 1)),  # several chunks of positions
 ]  # fmt: skip
 
 
@@ -49,12 +64,16 @@ class Step(flow.nn.Graph):
 
 
 def forward(x: Tensor, w: Tensor, dy: Tensor, given: tuple[Any, ...]) -> Tensor:
-    return torch.relu(F.conv2d(x, w, None, *given) + dy)
+    return torch.relu(convolution(x, w, given) + dy)
+
+
+def convolution(x: Tensor, w: Tensor, given: tuple[Any, ...]) -> Tensor:
+    return CONVOLUTIONS[x.ndim - 2](x, w, None, *given)
 
 
 def step(x: Tensor, w: Tensor, dy: Tensor, given: tuple[Any, ...]) -> tuple[Tensor, ...]:
     x = x.detach().requires_grad_()
-    y = F.conv2d(x, w, None, *given)
+    y = convolution(x, w, given)
     return torch.relu(y + dy), *torch.autograd.grad(y, [x, w], dy)
 
 
@@ -65,23 +84,37 @@ def test_beside_float64(
     monkeypatch.setattr(direct, "_by_patches", lambda *_: math.inf)
     for name, p in PROCESSORS.items():  # several blocks of columns, of rows and of positions
         monkeypatch.setitem(PROCESSORS, name, replace(p, block=1 << 13, near=1 << 15))
-    (n, c, o, height, width), given = case
+    assert beside_float64(*case).count('kind = "direct"') == 3
+
+
+@pytest.mark.parametrize("case", BY_PATCHES, ids=str)
+def test_patches_beside_float64(
+    case: tuple[tuple[int, ...], tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_by_patches", lambda *_: 0)
+    monkeypatch.setattr(type(ANY), "gathered", 1 << 14)
+    assert beside_float64(*case).count('kind = "patches"') == 3
+
+
+def beside_float64(sizes: tuple[int, ...], given: tuple[Any, ...]) -> str:
+    """The planned program of a graph whose errors are those of eager."""
+    (n, c, o, *spatial), (kernel, *given) = sizes, given
     torch.manual_seed(0)
-    kernel = given[0] if isinstance(given[0], tuple) else (given[0],) * 2
-    x, w = torch.randn(n, c, height, width), torch.randn(o, c, *kernel)
-    dy = torch.randn_like(F.conv2d(x, w, None, *given[1:]))
-    graph = Step(w, given[1:])
+    taps = kernel if isinstance(kernel, tuple) else (kernel,) * len(spatial)
+    groups = given[3] if len(given) > 3 else 1
+    x, w = torch.randn(n, c, *spatial), torch.randn(o, c // groups, *taps)
+    dy = torch.randn_like(convolution(x, w, given))
+    graph = Step(w, given)
     for _ in range(2):  # shares are counted anew at each call
         found = graph(x, dy)
-    text = graph.ir("planned", generic=True)
-    assert text.count('kind = "direct"') == 3
 
     def of(dtype: torch.dtype) -> tuple[Tensor, ...]:
-        return step(x.to(dtype), w.to(dtype).requires_grad_(), dy.to(dtype), given[1:])
+        return step(x.to(dtype), w.to(dtype).requires_grad_(), dy.to(dtype), given)
 
     for own, eager, exact in zip(found, of(x.dtype), of(torch.float64)):
         error, eagers = ((y.double() - exact).abs().max().item() for y in (own, eager))
         assert error <= 4 * eagers + 1e-6
+    return graph.ir("planned", generic=True)
 
 
 def test_infinities_and_nan_stay_in_their_windows() -> None:
@@ -114,12 +147,13 @@ def test_padding_beside_infinities(which: str, size: int, monkeypatch: pytest.Mo
         torch.testing.assert_close(own, exact.float(), rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
-def test_batches_that_vary() -> None:
+@pytest.mark.parametrize("spatial", [(9,), (7, 6), (3, 4, 5)], ids=str)
+def test_batches_that_vary(spatial: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    w = torch.randn(24, 16, 3, 3)
+    w = torch.randn(24, 16, *(3 for _ in spatial))
     graph = Step(w, (1, 1), False)
     for n in (3, 5, 9, 4, 11):
-        x, dy = torch.randn(n, 16, 7, 6), torch.randn(n, 24, 7, 6)
+        x, dy = torch.randn(n, 16, *spatial), torch.randn(n, 24, *spatial)
         torch.testing.assert_close(graph(x, dy), forward(x, w, dy, (1, 1)), rtol=1e-4, atol=2e-5)
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.neighbour import Neighbour
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 CACHE_VARIABLES = ("GFLOW_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
@@ -27,6 +29,7 @@ class Plan:
     quick: bool = False
     first_call: bool = True
     memory: bool = True
+    busy: bool = False
     threads: int | None = None
     timeout: float = 1800.0
 
@@ -69,25 +72,40 @@ def ask(
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def in_turns(
-    peers: Mapping[str, tuple[Callable[[], object], int]], rounds: int
-) -> dict[str, list[float]]:
-    """Milliseconds of a step, by peer: one sample of each in every round, another one first each time.
+#: what makes a step, and how many steps a sample has, by peer
+Steps = Mapping[str, tuple[Callable[[], object], int]]
 
-    Args:
-        peers: what makes a step, and how many steps a sample has.
-    """
+
+def in_turns(peers: Steps, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of a step, by peer: one sample of each in every round, another one first each time."""
     samples: dict[str, list[float]] = {peer: [] for peer in peers}
-    order = list(peers)
-    for _ in range(rounds):
-        for peer in order:
-            step, repeats = peers[peer]
-            start = time.perf_counter()
-            for _ in range(repeats):
-                step()
-            samples[peer].append((time.perf_counter() - start) / repeats * 1e3)
-        order = order[1:] + order[:1]
+    for first in range(rounds):
+        _one_round(peers, first, samples)
     return samples
+
+
+def in_turns_beside(
+    peers: Steps, rounds: int, beside: Neighbour
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """As `in_turns`, with two samples of each in every round: alone, and beside the busy neighbour."""
+    quiet: dict[str, list[float]] = {peer: [] for peer in peers}
+    busy: dict[str, list[float]] = {peer: [] for peer in peers}
+    for first in range(rounds):
+        _one_round(peers, first, quiet)
+        with beside.busy():
+            _one_round(peers, first, busy)
+    return quiet, busy
+
+
+def _one_round(peers: Steps, first: int, samples: dict[str, list[float]]) -> None:
+    order = list(peers)
+    first %= len(order)
+    for peer in order[first:] + order[:first]:
+        step, repeats = peers[peer]
+        start = time.perf_counter()
+        for _ in range(repeats):
+            step()
+        samples[peer].append((time.perf_counter() - start) / repeats * 1e3)
 
 
 def note(text: str) -> None:
@@ -98,6 +116,7 @@ def measure(item: str, plan: Plan) -> dict[str, Any]:
     """One row: for each peer its numbers; failures stand in `errors`."""
     row: dict[str, Any] = {"item": item, "peers": {peer: {} for peer in plan.peers}, "errors": {}}
     base = {"item": item, "quick": plan.quick, "rounds": plan.rounds, "threads": plan.threads}
+    base["busy"] = plan.busy
 
     def attempt(mode: str, peers: list[str], environment: dict[str, str]) -> dict[str, Any]:
         note(f"  {item}: {mode} {', '.join(peers)}")
@@ -131,6 +150,9 @@ def measure(item: str, plan: Plan) -> dict[str, Any]:
         row["peers"][peer]["step_best_ms"] = answer["best_ms"][peer]
         row["peers"][peer]["samples_ms"] = answer["samples_ms"][peer]
         row["peers"][peer]["differences_to_eager"] = answer["difference"].get(peer)
+    for peer, milliseconds in answer.get("busy_ms", {}).items():
+        row["peers"][peer]["busy_ms"] = milliseconds
+        row["peers"][peer]["busy_samples_ms"] = answer["busy_samples_ms"][peer]
     row["load"] = answer.get("load")
     row["errors"].update(answer.get("errors", {}))
     add_ratios(row)
@@ -138,9 +160,10 @@ def measure(item: str, plan: Plan) -> dict[str, Any]:
 
 
 def add_ratios(row: dict[str, Any]) -> None:
-    """Each peer's step, peak memory and cold first call over those of every other peer."""
+    """Each peer's step, quiet and beside a busy neighbour, peak memory and cold first call over those of the others."""
     for key, name in (
         ("step_ms", "step"),
+        ("busy_ms", "busy"),
         ("peak_steady_mib", "memory"),
         ("first_call_cold_s", "first_call"),
     ):

@@ -76,9 +76,31 @@ def failed(rows: list[dict[str, Any]]) -> bool:
     )
 
 
+BUSY_COLUMNS = ("item", "peer", "busy ms", "x quiet", "x eager", "quiet", "x compile", "quiet")
+
+
+def busy_cells(row: dict[str, Any], peer: str) -> tuple[str, ...]:
+    """Steps beside a busy neighbour, and their ratios beside those of quiet rounds."""
+    found = row["peers"][peer]
+    busy, quiet = found.get("busy_ratio_to", {}), found.get("step_ratio_to", {})
+    cells = [row["item"], peer, number(found["busy_ms"], 1)]
+    cells.append(number(found["busy_ms"] / found["step_ms"], 2))
+    for other in ("eager", "compile"):
+        cells += [number(busy.get(other), 2), number(quiet.get(other), 2)]
+    return tuple(cells)
+
+
 def render(rows: list[dict[str, Any]]) -> str:
     lines = [cells(row, peer) for row in rows for peer in row["peers"]]
     text = [table(COLUMNS, lines)]
+    beside = [
+        busy_cells(row, peer)
+        for row in rows
+        for peer in row["peers"]
+        if row["peers"][peer].get("busy_ms")
+    ]
+    if beside:
+        text += ["", "beside a process that keeps one core busy:", table(BUSY_COLUMNS, beside)]
     for row in rows:
         text += [f"{row['item']}, {peer}: {error}" for peer, error in row["errors"].items()]
     return "\n".join(text)

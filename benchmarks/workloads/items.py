@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.workloads.networks import MLP, Decoder, ResNet18
+from benchmarks.workloads.networks import (
+    MLP,
+    Decoder,
+    LstmLanguageModel,
+    ResNet18,
+    ResNet50,
+    UNet,
+    VideoResNet18,
+)
 from examples.mobilenet_v2 import MobileNetV2
 
 
@@ -39,6 +47,7 @@ class Item:
 
 
 def loss_of(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy: the classes are the last dimension of `logits`, the others are those of `target`."""
     return F.cross_entropy(logits.flatten(0, -2), target.flatten())
 
 
@@ -52,6 +61,12 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
 
 def _pictures(batch: int, size: int, classes: int) -> tuple[Tensor, Tensor]:
     return torch.randn(batch, 3, size, size), torch.randint(classes, (batch,))
+
+
+def text(vocabulary: int, batch: int, tokens: int) -> tuple[Tensor, Tensor]:
+    """Random tokens, and those that follow them, both `(batch, tokens)`."""
+    found = torch.randint(vocabulary, (batch, tokens + 1))
+    return found[:, :-1].contiguous(), found[:, 1:].contiguous()
 
 
 def mobilenet_v2(batch: int = 64) -> Work:
@@ -73,14 +88,36 @@ def decoder(
     tokens: int = 128,
     vocabulary: int = 8192,
 ) -> Work:
-    text = torch.randint(vocabulary, (batch, tokens + 1))
+    inputs = text(vocabulary, batch, tokens)
     model = Decoder(depth, width, heads, vocabulary, tokens)
-    return Work(model, (text[:, :-1].contiguous(), text[:, 1:].contiguous()), adamw(model))
+    return Work(model, inputs, adamw(model))
 
 
 def mlp(batch: int = 128) -> Work:
     model = MLP()
     return Work(model, (torch.randn(batch, 784), torch.randint(10, (batch,))), sgd(model))
+
+
+def resnet50(batch: int = 4, size: int = 224, blocks: tuple[int, ...] = (3, 4, 6, 3)) -> Work:
+    model = ResNet50(10, blocks)
+    return Work(model, _pictures(batch, size, 10), sgd(model))
+
+
+def unet(batch: int = 4, size: int = 96, widths: tuple[int, ...] = (16, 32, 64, 128)) -> Work:
+    model = UNet(widths, 4)
+    inputs = torch.randn(batch, 3, size, size), torch.randint(4, (batch, size, size))
+    return Work(model, inputs, sgd(model))
+
+
+def lstm(width: int = 256, batch: int = 16, tokens: int = 32) -> Work:
+    model = LstmLanguageModel(2048, width)
+    return Work(model, text(2048, batch, tokens), sgd(model))
+
+
+def r3d_18(batch: int = 2, frames: int = 8, size: int = 112, width: int = 64) -> Work:
+    model = VideoResNet18(10, width)
+    inputs = torch.randn(batch, 3, frames, size, size), torch.randint(10, (batch,))
+    return Work(model, inputs, sgd(model))
 
 
 class ReluMulAdd(nn.Module):
@@ -146,6 +183,34 @@ ITEMS = {
             "training",
             mlp,
             partial(mlp, 4),
+        ),
+        Item(
+            "resnet50",
+            "ResNet-50 training, batch 4, 3x224x224, SGD with momentum",
+            "training",
+            resnet50,
+            partial(resnet50, 2, 32, (1, 1, 1, 1)),
+        ),
+        Item(
+            "unet",
+            "U-Net training, 4 levels, batch 4, 3x96x96, SGD with momentum",
+            "training",
+            unet,
+            partial(unet, 1, 16, (4, 8, 16)),
+        ),
+        Item(
+            "lstm",
+            "LSTM language model training, 2 layers, width 256, 16x32 tokens, SGD with momentum",
+            "training",
+            lstm,
+            partial(lstm, 32, 2, 4),
+        ),
+        Item(
+            "r3d_18",
+            "R3D-18 training, batch 2, 8 frames of 3x112x112, SGD with momentum",
+            "training",
+            r3d_18,
+            partial(r3d_18, 1, 4, 16, 8),
         ),
         Item(
             "relu_mul_add",

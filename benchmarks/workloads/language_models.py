@@ -50,10 +50,15 @@ def make_work(name: str, quick: bool = False, training: bool = False) -> Work:
     return Work(module, batch)
 
 
-def _text(rows: int, tokens: int, mask: bool = False) -> Callable[[bool], dict[str, Tensor]]:
+_VOCABULARY = 8192
+
+
+def _text(
+    rows: int, tokens: int, mask: bool = False, vocabulary: int = _VOCABULARY
+) -> Callable[[bool], dict[str, Tensor]]:
     def make(quick: bool) -> dict[str, Tensor]:
         shape = (2, 16) if quick else (rows, tokens)
-        ids = torch.randint(3, 60 if quick else _VOCABULARY, shape)
+        ids = torch.randint(3, 60 if quick else vocabulary, shape)
         batch = {"input_ids": ids, "labels": ids.clone()}
         if mask:
             ends = torch.linspace(shape[1] // 2, shape[1], shape[0]).long()
@@ -71,7 +76,6 @@ def _pictures(rows: int, size: int) -> Callable[[bool], dict[str, Tensor]]:
     return make
 
 
-_VOCABULARY = 8192
 _BERT = {
     "vocab_size": _VOCABULARY, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
     "intermediate_size": 1024, "max_position_embeddings": 128, "hidden_dropout_prob": 0.0,
@@ -84,6 +88,9 @@ _TINY = {
     "num_attention_heads": 2,
     "intermediate_size": 48,
 }
+
+#: the model whose break-even with eager is measured
+CHARACTERS = "gpt2_characters"
 
 MODELS = {
     "gpt2": Model(
@@ -145,5 +152,14 @@ MODELS = {
          "image_size": 96, "drop_path_rate": 0.0},
         {"depths": [1, 1], "hidden_sizes": [8, 16], "num_stages": 2},
         _pictures(8, 96),
+    ),
+    CHARACTERS: Model(
+        "GPT-2 of characters, 4 layers of 192, 16×128 tokens",
+        "GPT2LMHeadModel", "GPT2Config",
+        {"vocab_size": 65, "n_positions": 128, "n_embd": 192, "n_layer": 4, "n_head": 6,
+         "use_cache": False, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+         "bos_token_id": 1, "eos_token_id": 2},
+        {"n_embd": 32, "n_layer": 1, "n_head": 2},
+        _text(16, 128, vocabulary=65),
     ),
 }  # fmt: skip

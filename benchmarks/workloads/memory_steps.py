@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.workloads.items import ITEMS, Work, adamw, sgd
+from benchmarks.workloads.items import ITEMS, Work, adamw, text
 
 
 class EncoderLayer(nn.Module):
@@ -75,37 +74,6 @@ class VisionTransformer(nn.Module):
         return self.head(self.norm(self.layers(x))[:, 0])
 
 
-class DoubleConvolution(nn.Sequential):
-    def __init__(self, cin: int, cout: int) -> None:
-        parts: list[nn.Module] = []
-        for a, b in ((cin, cout), (cout, cout)):
-            parts += [nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
-        super().__init__(*parts)
-
-
-class UNet(nn.Module):
-    """U-Net of Ronneberger et al., 2015, with batch norm: what goes down is concatenated on the
-    way up. One class for each pixel."""
-
-    def __init__(self, widths: tuple[int, ...] = (16, 32, 64, 128), classes: int = 4) -> None:
-        super().__init__()
-        pairs = list(pairwise(widths))
-        self.stem = DoubleConvolution(3, widths[0])
-        self.down = nn.ModuleList(DoubleConvolution(a, b) for a, b in pairs)
-        self.widen = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in reversed(pairs))
-        self.up = nn.ModuleList(DoubleConvolution(2 * a, a) for a, _ in reversed(pairs))
-        self.head = nn.Conv2d(widths[0], classes, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        kept = [self.stem(x)]
-        for block in self.down:
-            kept.append(block(F.max_pool2d(kept[-1], 2)))
-        x = kept.pop()
-        for widen, block in zip(self.widen, self.up):
-            x = block(torch.cat([kept.pop(), widen(x)], 1))
-        return self.head(x).permute(0, 2, 3, 1)
-
-
 class ConvNeXtBlock(nn.Module):
     """A 7x7 depthwise convolution, a norm over channels, a four times wider GELU layer."""
 
@@ -141,27 +109,9 @@ class ConvNeXt(nn.Module):
         return self.head(self.norm(self.body(x).mean((2, 3))))
 
 
-class Lstm(nn.Module):
-    """A language model of two LSTM layers."""
-
-    def __init__(self, vocabulary: int, width: int) -> None:
-        super().__init__()
-        self.token = nn.Embedding(vocabulary, width)
-        self.layers = nn.LSTM(width, width, 2, batch_first=True)
-        self.head = nn.Linear(width, vocabulary)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.layers(self.token(tokens))[0])
-
-
-def _text(vocabulary: int, batch: int, tokens: int) -> tuple[Tensor, Tensor]:
-    text = torch.randint(vocabulary, (batch, tokens + 1))
-    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
-
-
 def bert(depth: int = 4, width: int = 256, batch: int = 8, tokens: int = 128) -> Work:
     model = Bert(depth, width, 4, 4096, tokens)
-    return Work(model, _text(4096, batch, tokens), adamw(model))
+    return Work(model, text(4096, batch, tokens), adamw(model))
 
 
 def vit(depth: int = 6, width: int = 192, batch: int = 16, size: int = 64) -> Work:
@@ -170,27 +120,16 @@ def vit(depth: int = 6, width: int = 192, batch: int = 16, size: int = 64) -> Wo
     return Work(model, inputs, adamw(model))
 
 
-def unet(batch: int = 4, size: int = 96, widths: tuple[int, ...] = (16, 32, 64, 128)) -> Work:
-    model = UNet(widths)
-    inputs = torch.randn(batch, 3, size, size), torch.randint(4, (batch, size, size))
-    return Work(model, inputs, sgd(model))
-
-
 def convnext(batch: int = 16, size: int = 32) -> Work:
     model = ConvNeXt()
     inputs = torch.randn(batch, 3, size, size), torch.randint(10, (batch,))
     return Work(model, inputs, adamw(model))
 
 
-def lstm(width: int = 256, batch: int = 16, tokens: int = 32) -> Work:
-    model = Lstm(2048, width)
-    return Work(model, _text(2048, batch, tokens), sgd(model))
-
-
 #: name → (description, the real size, a small one)
 MODELS = {
     name: (ITEMS[name].description, ITEMS[name].make, ITEMS[name].make_quick)
-    for name in ("mobilenet_v2", "resnet18", "decoder", "mlp")
+    for name in ("mobilenet_v2", "resnet18", "decoder", "mlp", "unet", "lstm")
 } | {
     "bert": (
         "BERT-style encoder, 4 layers, width 256, 8x128 tokens, dropout, AdamW",
@@ -202,17 +141,7 @@ MODELS = {
         vit,
         partial(vit, 2, 48, 2, 32),
     ),
-    "unet": (
-        "U-Net, 4 levels, batch 4, 3x96x96, SGD with momentum",
-        unet,
-        partial(unet, 1, 16, (4, 8, 16)),
-    ),
     "convnext": ("ConvNeXt, 8 blocks, batch 16, 3x32x32, AdamW", convnext, partial(convnext, 1, 8)),
-    "lstm": (
-        "LSTM language model, 2 layers, width 256, 16x32 tokens, SGD with momentum",
-        lstm,
-        partial(lstm, 32, 2, 4),
-    ),
 }
 
 

@@ -305,18 +305,20 @@ class DoubleConvolution(nn.Sequential):
 
 
 class UNet(nn.Module):
-    """The U-Net of Ronneberger et al., 2015, with padding and batch norm: four levels, joined by concatenation."""
+    """The U-Net of Ronneberger et al., 2015, with padding and batch norm: levels joined by concatenation.
 
-    def __init__(self, classes: int = 8, width: int = 16, levels: int = 4):
+    Takes `(batch, 3, height, width)` and gives the classes of each pixel, `(batch, height, width, classes)`.
+    """
+
+    def __init__(self, widths: tuple[int, ...] = (16, 32, 64, 128, 256), classes: int = 8) -> None:
         super().__init__()
-        widths = [width << level for level in range(levels + 1)]
         self.down = nn.ModuleList(
             DoubleConvolution(cin, cout) for cin, cout in pairwise([3, *widths])
         )
         pairs = list(pairwise(widths[::-1]))
         self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, stride=2) for a, b in pairs)
         self.join = nn.ModuleList(DoubleConvolution(a, b) for a, b in pairs)
-        self.head = nn.Conv2d(width, classes, 1)
+        self.head = nn.Conv2d(widths[0], classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         kept: list[Tensor] = []
@@ -325,4 +327,58 @@ class UNet(nn.Module):
             kept.append(x)
         for up, join, beside in zip(self.up, self.join, kept[-2::-1]):
             x = join(torch.cat([up(x), beside], 1))
-        return self.head(x)
+        return self.head(x).permute(0, 2, 3, 1)
+
+
+class VideoBlock(nn.Module):
+    """`ResidualBlock` over time, height and width."""
+
+    def __init__(self, cin: int, cout: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv3d(cin, cout, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm3d(cout)
+        self.conv2 = nn.Conv3d(cout, cout, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm3d(cout)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or cin != cout:
+            self.shortcut = nn.Sequential(
+                nn.Conv3d(cin, cout, 1, stride, bias=False), nn.BatchNorm3d(cout)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
+
+
+class VideoResNet18(nn.Module):
+    """R3D-18 of Tran et al., 2018, as torchvision's `r3d_18`: takes `(batch, 3, frames, height, width)`."""
+
+    def __init__(self, num_classes: int = 400, width: int = 64) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv3d(3, width, (3, 7, 7), (1, 2, 2), (1, 3, 3), bias=False),
+            nn.BatchNorm3d(width),
+            nn.ReLU(inplace=True),
+        )
+        blocks, cin = [], width
+        for cout, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
+            blocks += [VideoBlock(cin, cout, stride), VideoBlock(cout, cout, 1)]
+            cin = cout
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(cin, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.stem(x)).mean((2, 3, 4)))
+
+
+class LstmLanguageModel(nn.Module):
+    """Two LSTM layers between an embedding and a linear layer over the vocabulary."""
+
+    def __init__(self, vocabulary: int = 2048, width: int = 256) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, width)
+        self.layers = nn.LSTM(width, width, 2, batch_first=True)
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.layers(self.token(tokens))[0])

@@ -100,15 +100,6 @@ class Geometry:
             stride=(*ones, *self.stride), padding=(*none, *self.padding), dilation=(*ones, *self.dilation),
         )  # fmt: skip
 
-    def in_planes(self) -> Geometry:
-        """A one-dimensional convolution as a two-dimensional one of height 1; others are returned as they are."""
-        if self.rank != 1:
-            return self
-        return replace(
-            self, inputs=(1, *self.inputs), outputs=(1, *self.outputs), kernel=(1, *self.kernel),
-            stride=(1, *self.stride), padding=(0, *self.padding), dilation=(1, *self.dilation),
-        )  # fmt: skip
-
     @property
     def walk(self) -> Walk:
         """How a convolution or a gradient of it reads an activation: that of a weight reads as the convolution does."""

@@ -75,13 +75,18 @@ func.func @from_broadcast(%g: tensor<2x4xf32>, %w: tensor<4x3x3x3xf32>) -> tenso
   return %2 : tensor<2x3x8x8xf32>
 }
 
-// One spatial dimension stays as it is.
+// So does one of a single dimension, and stays as it is in float64, for which there is no own kernel.
 // CHECK-LABEL: func.func @one_dimension(
-// CHECK-NEXT:   %[[v0:.+]] = "gflow.convolution"(%arg0, %arg1) {dilation = array<i64: 1>, groups = 1 : i64, layout = "NC*", padding = array<i64: 0>, stride = array<i64: 1>} : (tensor<2x3x8xf32>, tensor<4x3x3xf32>) -> tensor<2x4x6xf32>
-// CHECK-NEXT:   return %[[v0]] : tensor<2x4x6xf32>
-func.func @one_dimension(%x: tensor<2x3x8xf32>, %w: tensor<4x3x3xf32>) -> tensor<2x4x6xf32> {
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.transpose"(%arg0) {permutation = array<i64: 0, 2, 1>} : (tensor<2x3x8xf32>) -> tensor<2x8x3xf32>
+// CHECK-NEXT:   %[[v1:.+]] = "gflow.transpose"(%arg1) {permutation = array<i64: 0, 2, 1>} : (tensor<4x3x3xf32>) -> tensor<4x3x3xf32>
+// CHECK-NEXT:   %[[v2:.+]] = "gflow.convolution"(%[[v0]], %[[v1]]) {dilation = array<i64: 1>, groups = 1 : i64, layout = "N*C", padding = array<i64: 0>, stride = array<i64: 1>} : (tensor<2x8x3xf32>, tensor<4x3x3xf32>) -> tensor<2x6x4xf32>
+// CHECK-NEXT:   %[[v3:.+]] = "gflow.transpose"(%[[v2]]) {permutation = array<i64: 0, 2, 1>} : (tensor<2x6x4xf32>) -> tensor<2x4x6xf32>
+// CHECK-NEXT:   %[[v4:.+]] = "gflow.convolution"(%arg2, %arg3) {dilation = array<i64: 1>, groups = 1 : i64, layout = "NC*", padding = array<i64: 0>, stride = array<i64: 1>} : (tensor<2x3x8xf64>, tensor<4x3x3xf64>) -> tensor<2x4x6xf64>
+// CHECK-NEXT:   return %[[v3]], %[[v4]] : tensor<2x4x6xf32>, tensor<2x4x6xf64>
+func.func @one_dimension(%x: tensor<2x3x8xf32>, %w: tensor<4x3x3xf32>, %y: tensor<2x3x8xf64>, %v: tensor<4x3x3xf64>) -> (tensor<2x4x6xf32>, tensor<2x4x6xf64>) {
   %0 = "gflow.convolution"(%x, %w) {stride = array<i64: 1>, padding = array<i64: 0>, dilation = array<i64: 1>, groups = 1 : i64, layout = "NC*"} : (tensor<2x3x8xf32>, tensor<4x3x3xf32>) -> tensor<2x4x6xf32>
-  return %0 : tensor<2x4x6xf32>
+  %1 = "gflow.convolution"(%y, %v) {stride = array<i64: 1>, padding = array<i64: 0>, dilation = array<i64: 1>, groups = 1 : i64, layout = "NC*"} : (tensor<2x3x8xf64>, tensor<4x3x3xf64>) -> tensor<2x4x6xf64>
+  return %0, %1 : tensor<2x4x6xf32>, tensor<2x4x6xf64>
 }
 
 // The transpose of a broadcast from one element is that broadcast again: it is followed once.

@@ -21,6 +21,17 @@ func.func @stored(%x: tensor<8x34x34x3xf32>, %w: tensor<64x3x3x3xf32>) -> tensor
   return %0 : tensor<8x32x32x64xf32>
 }
 
+// Of a convolution in three dimensions, patches are stored, and windows are read in place.
+// PATCHES-LABEL: func.func @volume(
+// PATCHES:       kind = "patches", patches = "stored"
+// DIRECT-LABEL: func.func @volume(
+// DIRECT:       kind = "direct"
+func.func @volume(%x: tensor<2x10x18x18x32xf32>, %v: tensor<64x32x3x3x3xf32>) -> tensor<2x8x16x16x64xf32> {
+  %w = "gflow.transpose"(%v) {permutation = array<i64: 0, 2, 3, 4, 1>} : (tensor<64x32x3x3x3xf32>) -> tensor<64x3x3x3x32xf32>
+  %0 = "gflow.convolution"(%x, %w) {stride = array<i64: 1, 1, 1>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>, groups = 1 : i64, layout = "N*C"} : (tensor<2x10x18x18x32xf32>, tensor<64x3x3x3x32xf32>) -> tensor<2x8x16x16x64xf32>
+  return %0 : tensor<2x8x16x16x64xf32>
+}
+
 // Few patches are stored by one thread.
 // CHECK-LABEL: func.func @few(
 // CHECK:       gflow.kernel = {kind = "patches", patches = "stored", scratch = 1728 : i64, then = [{}]}

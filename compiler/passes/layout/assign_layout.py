@@ -1,10 +1,10 @@
 """Convert convolutions, and the ops between them, from channels-first to channels-last.
 
-Every 2-d and 3-d convolution with layout "NC*", gradients included, gets layout "N*C". Its result is a row-major
-channels-last tensor, and a transpose (a view without cost) gives the channels-first value. Elementwise ops, reductions,
-pooling, pads, slices, concatenations and broadcasts are rewritten to read and produce channels-last tensors, so no
-transpose is left between convolutions, normalizations and activations. Weight gradients are transposed back to the
-layout of the parameter. All other users read the channels-first view.
+Every convolution with layout "NC*", gradients included, gets layout "N*C", except in float64 and one dimension. Its
+result is a row-major channels-last tensor, and a transpose (a view without cost) gives the channels-first value.
+Elementwise ops, reductions, pooling, pads, slices, concatenations and broadcasts are rewritten to read and produce
+channels-last tensors, so no transpose is left between convolutions, normalizations and activations. Weight gradients
+are transposed back to the layout of the parameter. All other users read the channels-first view.
 
 Before:
 
@@ -31,12 +31,14 @@ from typing import Any
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.structure import BARRIER
+from gflow.dialects.types import HALVES, TensorType
 
 from ..base import NoOptions, Pass
 from ..simplify.rewriter import Node, Rewriter
 from ..simplify.rules import ELEMENTWISE, Rules, joined
 from ..simplify.simplify import RULES as SIMPLIFY
 
+#: ranks for which PyTorch has a channels-last memory format
 _RANKS = (4, 5)
 _MAX_DEPTH = 20
 _MOVING = (*ELEMENTWISE, "slice", "pad", "concatenate", "reverse")
@@ -155,11 +157,19 @@ def _first(b: Rewriter, value: ir.Value) -> ir.Value:
     return b.first(value)
 
 
+def _is_faster_last(ty: TensorType) -> bool:
+    """Whether a convolution with this result runs channels last.
+
+    One in a single dimension does only where gflow has kernels: ATen would copy its operands.
+    """
+    return ty.rank in _RANKS or (ty.rank == 3 and ty.dtype in ("f32", *HALVES))
+
+
 @RULES.add("convolution", "convolution_input_grad", "convolution_weight_grad")
 def convolution(n: Node, b: Rewriter) -> ir.Value | None:
     """A convolution over channels-last operands."""
     assert isinstance(b, LayoutRewriter)
-    if n.attrs["layout"] != "NC*" or n.type.rank not in _RANKS:
+    if n.attrs["layout"] != "NC*" or not _is_faster_last(n.type):
         return None
     attrs = {**n.attrs, "layout": "N*C"}
     if "shape" in attrs:

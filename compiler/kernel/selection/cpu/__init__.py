@@ -7,7 +7,7 @@ chooser     the kernel of each op, and its scratch
 direct      convolutions that read windows in place, and their gradients
 loops       loop nests of regions: loop order, vectorized dimension, parallel dimension, cached row values
 other_ops   ops that are neither fused nor contractions: copies, slices by index, quantized products
-patches     channels-last float32 convolutions in one or two dimensions: im2col and matrix products, or depthwise
+patches     channels-last float32 convolutions: im2col and matrix products, or depthwise
 row_values  which values of a row are kept in scratch between passes over it
 rows        contractions in chunks of rows, each followed by its epilogue
 sharing     which steps run on all threads: those that take longer than starting the threads

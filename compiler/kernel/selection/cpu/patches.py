@@ -1,4 +1,4 @@
-"""Channels-last float32 convolutions in one or two dimensions on a CPU: im2col and matrix products, or depthwise.
+"""Channels-last float32 convolutions on a CPU: im2col and matrix products, or depthwise.
 
 A patch is the part of the input that one output position reads, as a row of the im2col matrix.
 """
@@ -65,7 +65,7 @@ def kind_of_patches(
 
     types, strides: of its operands, then of its result.
     """
-    if not g.last or types[2].dtype != "f32" or g.rank > 2 or not blas:
+    if not g.last or types[2].dtype != "f32" or not blas or (g.depthwise and g.rank > 2):
         return "pytorch"
     if any(ty.numel == 0 for ty in types):
         return "zero"
@@ -150,7 +150,7 @@ def patches_of(
 
 def _gathers(g: Geometry) -> bool:
     """Whether gflow's own product can gather patches from the input: each block of K then belongs to one tap."""
-    plain = g.name == "convolution" and g.groups == 1 and not g.pointwise
+    plain = g.name == "convolution" and g.groups == 1 and not g.pointwise and g.rank <= 2
     return plain and g.c > 0 and g.c % PADDED == 0
 
 

@@ -1,6 +1,6 @@
 """The steps of a convolution: im2col and matrix products, or a depthwise kernel.
 
-It supports channels-last float32 in one or two spatial dimensions; other convolutions are ATen calls.
+It supports channels-last float32, and depthwise convolutions in one or two spatial dimensions; others are ATen calls.
 
     forward         rows = im2col(x)           y  = rows Wᵀ
     input gradient  rows = dy W                dx = im2colᵀ(rows)
