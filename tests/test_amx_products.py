@@ -1,4 +1,4 @@
-"""Float32 products from products of bfloat16 (Intel AMX), and the same programs on processors without it."""
+"""Products of bfloat16 values (Intel AMX, AVX-512), float32 products from them, and the same programs without either."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.program import Program, processor
 from gflow.runtime import Executable
 
-AMX = "x86-64-v4+amx"
+AMX, BF16 = "x86-64-v4+amx", "x86-64-v4+bf16"
 pytestmark = pytest.mark.skipif(
     not LEVELS, reason="this processor has no vectors that products are made for"
 )
@@ -132,11 +132,11 @@ def test_integers_are_exact() -> None:
     )
 
 
-@pytest.fixture(params=[AMX, *LEVELS[-1:]])
+@pytest.fixture(params=[AMX, BF16, *LEVELS[-1:]])
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where programs for AMX run."""
     if request.param not in LEVELS:
-        pytest.skip("this processor has no AMX")
+        pytest.skip("this processor has no such instructions")
     monkeypatch.setenv(processor.ISA, request.param)
     return str(request.param)
 

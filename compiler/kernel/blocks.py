@@ -14,7 +14,7 @@ from gflow.dialects.records import record
 #: bytes of a float32; elements of a vector; packed panels are padded to a multiple of `PADDED` elements along K
 ITEM, LANES, PADDED = 4, ANY.lanes, 2 * ANY.lanes
 
-#: products by tiles of bfloat16 (Intel AMX), by the name of their precision: the bfloat16 values that a value is the
+#: products by tiles of bfloat16 (Intel AMX, AVX-512), by the name of their precision: the bfloat16 values that a value is the
 #: sum of
 BF16X6, BF16 = "bf16x6", "bf16"
 PARTS = {BF16X6: 3, BF16: 1}
@@ -38,7 +38,7 @@ class Blocks:
         packed: blocks of B are packed. Otherwise B is read in place; where K is B's contiguous dimension, so is A.
         precision: how float32 values are multiplied: "" (multiply-adds of float32), or "bf16x6" (each value is the sum
             of three bfloat16 values; the six largest products of those are added in float32 by Intel AMX). "bf16": the
-            values are bfloat16 values, and Intel AMX adds their products in float32.
+            values are bfloat16 values, and Intel AMX or AVX-512 adds their products in float32.
     """
 
     tile: tuple[int, int, int]

@@ -56,6 +56,21 @@ class Amx:
 
 
 @record
+class Halves:
+    """Parameters of products of bfloat16 values in hardware ("bf16", `compiler/kernel/blocks.py`).
+
+    Attributes:
+        kc: the largest block of K.
+        near: bytes of packed rows of A that stay in the second-level cache.
+        block: bytes of packed columns of B.
+    """
+
+    kc: int
+    near: int
+    block: int
+
+
+@record
 class Processor:
     """Parameters of the CPUs of one level.
 
@@ -73,7 +88,8 @@ class Processor:
         block: bytes of packed columns of B that threads share.
         packing: the time of packing one element, in multiply-adds.
         library: the share of the peak, from 0 to 1, that the BLAS reaches on large products.
-        amx: parameters of products by AMX; None: no such products.
+        amx: parameters of float32 products by AMX; None: no such products.
+        halves: parameters of products of bfloat16 values, by AMX or AVX-512; None: float32 multiply-adds compute them.
     """
 
     name: str
@@ -92,6 +108,7 @@ class Processor:
     packing: float
     library: float
     amx: Amx | None = None
+    halves: Halves | None = None
 
 
 @record
@@ -170,6 +187,12 @@ class Measured:
 
 #: Emerald Rapids: the products of the benchmarks that the model takes to be faster (40 on one thread, 6 on two), and
 #: attention of 26 shapes on one thread. Zen 5: `docs/decisions.md`.
+_ATTENTION = frozenset(
+    c + b + way
+    for c in ("", "causal ")
+    for b in ("", "biased ")
+    for way in ("forward", "gradients")
+)
 _MEASURED = (
     *(
         Measured(
@@ -178,9 +201,11 @@ _MEASURED = (
         )
         for level in ("x86-64-v4", "x86-64-v4+amx")
     ),
-    Measured(
-        "AuthenticAMD", 26, frozenset(), "x86-64-v4", 2, (1.5, 2.5), frozenset({"k", "lanes"}),
-        frozenset(c + b + way for c in ("", "causal ") for b in ("", "biased ") for way in ("forward", "gradients")),
+    *(
+        Measured(
+            "AuthenticAMD", 26, frozenset(), level, 2, (1.5, 2.5), frozenset({"k", "lanes"}), _ATTENTION,
+        )
+        for level in ("x86-64-v4", "x86-64-v4+bf16")
     ),
 )  # fmt: skip
 
@@ -201,12 +226,15 @@ _V4 = Processor(
     "x86-64-v4", ((8, 3), (12, 2), (6, 4)), _STRIPS, 2, 2, 4, 20, 60, 4, 8, 2048, 1 << 20, 4 << 20, 24.0, 0.7,
 )  # fmt: skip
 _AMX = Amx(kc=384, near=300 << 10, block=1200 << 10, packing=63.0, faster=1.9)
+_TILES = Halves(kc=1152, near=300 << 10, block=1200 << 10)
+_DOTS = Halves(kc=768, near=300 << 10, block=1200 << 10)
 
 #: by level, the highest first
 PROCESSORS = {
     p.name: p
     for p in (
-        replace(_V4, name="x86-64-v4+amx", amx=_AMX),
+        replace(_V4, name="x86-64-v4+amx", amx=_AMX, halves=_TILES),
+        replace(_V4, name="x86-64-v4+bf16", halves=_DOTS),
         _V4,
         Processor(
             "x86-64-v3", ((6, 1),), ((6, 1), (4, 1), (1, 1)), 1, 1, 4, 20, 60, 8, 1, 1024, 512 << 10, 4 << 20, 12.0,

@@ -25,6 +25,9 @@ def _processor_lines() -> tuple[str, ...]:
 #: instruction sets of Intel AMX, as Linux lists them, that kernels use
 _AMX = frozenset({"amx_tile", "amx_bf16"})
 
+#: that of AVX-512's dot products of bfloat16 (VDPBF16PS)
+_BF16 = frozenset({"avx512_bf16"})
+
 #: Linux gives a process the tile registers of AMX when it asks for them (`arch_prctl`; Documentation/arch/x86/xstate)
 _ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
 
@@ -82,12 +85,18 @@ _V3 = _V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsav
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 #: levels of x86-64 (System V ABI, which compilers name so), and the instruction sets of each as Linux lists them; the
-#: last one is the fourth level and Intel AMX
-LEVELS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4, "x86-64-v4+amx": _V4 | _AMX}
+#: last two are the fourth level, and dot products of bfloat16 or Intel AMX
+LEVELS = {
+    "x86-64-v2": _V2,
+    "x86-64-v3": _V3,
+    "x86-64-v4": _V4,
+    "x86-64-v4+bf16": _V4 | _BF16,
+    "x86-64-v4+amx": _V4 | _AMX,
+}
 
-#: the end of a kernel's lines that need AMX. Where AMX may not be used, `true` in such a line becomes `false`, and all
-#: other such lines are left out: a kernel holds a way to compute the same without it
-AMX_LINE = "// AMX"
+#: the end of a kernel's lines that need AMX, or AVX-512's dot products of bfloat16. Where these may not be used, `true`
+#: in such a line becomes `false`, and all other such lines are left out: a kernel holds a way to do without
+AMX_LINE, BF16_LINE = "// AMX", "// AVX512-BF16"
 
 
 def limit() -> str:
@@ -117,6 +126,16 @@ def usable() -> frozenset[str]:
 def amx(level: str | None = None) -> bool:
     """Whether kernels of a level ("": without a limit) may use Intel AMX; None: of the level that is set."""
     return _of_level(limit() if level is None else level) >= _AMX
+
+
+def bf16(level: str | None = None) -> bool:
+    """Whether kernels of a level, as of `amx`, may use AVX-512's dot products of bfloat16."""
+    return _of_level(limit() if level is None else level) >= _V4 | _BF16
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether kernels may multiply bfloat16 values in hardware."""
+    return amx() or bf16()
 
 
 def _of_level(level: str) -> frozenset[str]:

@@ -83,8 +83,8 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     if trace.engines:
         options = replace(options, passes=replace(options.passes, module_engines=True))
     amp = options.passes.amp
-    if amp and options.target == "cpu" and not (amp == "bf16" and processor.amx()):
-        _say_slow(processor.amx())
+    if amp and options.target == "cpu" and not (amp == "bf16" and processor.multiplies_bfloat16()):
+        _say_slow(processor.multiplies_bfloat16())
     watcher.traced(trace)
     if options.passes.freeze:
         freeze(trace, options.passes, options.target)
@@ -217,9 +217,9 @@ def _check_divided(trace: Trace, program: Program) -> None:
 
 
 @functools.cache
-def _say_slow(amx: bool) -> None:
-    """Warn once in a process that mixed precision saves no time on a processor. amx: it has Intel AMX."""
-    other = "; dtype=torch.bfloat16 is faster on this processor" if amx else ""
+def _say_slow(bfloat16: bool) -> None:
+    """Warn once in a process that mixed precision saves no time on a processor. bfloat16: it does in that type."""
+    other = "; dtype=torch.bfloat16 is faster on this processor" if bfloat16 else ""
     _log.warning(
         "enable_amp() on the CPU saves memory, not time: products in half precision are computed in float32 "
         "(docs/mixed_precision.md)%s",

@@ -2,7 +2,7 @@
 // RUN: not %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-pack-weights{isa=z80}))' 2>&1 | FileCheck %s --check-prefix=NONE
 // RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-pack-weights{isa=x86-64-v4},gflow-freeze,gflow-fuse,gflow-schedule,gflow-materialize,gflow-select-kernels{isa=x86-64-v4 threads=2}))' | FileCheck %s --check-prefix=CHOSEN
 
-// NONE: isa must be one of x86-64-v4+amx, x86-64-v4, x86-64-v3, found 'z80'
+// NONE: isa must be one of x86-64-v4+amx, x86-64-v4+bf16, x86-64-v4, x86-64-v3, found 'z80'
 
 // CHECK-LABEL: func.func @linear(%arg0: tensor<40x64xf32>, %arg1: tensor<2x3072xf32>
 // CHECK:         "gflow.packed_product"(%arg0, %arg1) {columns = 96 : i64, dilation = array<i64>, kernel = array<i64>, padding = array<i64>, stride = array<i64>}

@@ -17,6 +17,14 @@ func.func @columns(%x: tensor<4096x48xf32>) -> tensor<48xf32> {
   return %0 : tensor<48xf32>
 }
 
+// Of short rows, vectors run across rows.
+// CHECK-LABEL: func.func @short_rows(
+// CHECK:       gflow.kernel = {kind = "loops", lanes = 16 : i64, order = array<i64: 1, 0>
+func.func @short_rows(%x: tensor<128x4xf32>) -> tensor<128xf32> {
+  %0 = "gflow.reduce"(%x) {kind = "sum", dims = array<i64: 1>} : (tensor<128x4xf32>) -> tensor<128xf32>
+  return %0 : tensor<128xf32>
+}
+
 // CHECK-LABEL: func.func @doubles(
 // CHECK:       gflow.kernel = {kind = "loops", lanes = 8 : i64, order = array<i64: 0>}
 func.func @doubles(%x: tensor<24x48xf64>) -> tensor<24x48xf64> {

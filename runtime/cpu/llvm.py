@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from gflow.dialects.program import KERNEL_LOWERING
-from gflow.dialects.program.processor import AMX_LINE, amx
+from gflow.dialects.program.processor import AMX_LINE, BF16_LINE, amx, bf16
 
 if TYPE_CHECKING:
     from gflow.dialects.mlir import ExecutionEngine, ir
 
 #: the function of an engine that writes the addresses of its kernels into an array
 ADDRESSES = "gflow_addresses"
-#: features that every level has, beside those of its own
-_BASE_FEATURES = '#llvm.target_features<["+sse4.2", "+popcnt"]>'
-_AMX_FEATURES = '#llvm.target_features<["+sse4.2", "+popcnt", "+amx-tile", "+amx-bf16"]>'
+#: features of functions by what a level has beside x86-64's; the first two are those of every level
+_FEATURES = {
+    "": '#llvm.target_features<["+sse4.2", "+popcnt"]>',
+    "bf16": '#llvm.target_features<["+sse4.2", "+popcnt", "+avx512bf16"]>',
+    "amx": '#llvm.target_features<["+sse4.2", "+popcnt", "+amx-tile", "+amx-bf16"]>',
+}
 #: uses of a context before it is replaced: a context keeps every constant and name that was parsed in it
 _MOST_USES = 16
 
@@ -103,7 +106,7 @@ def engine_of(
             [
                 "module {",
                 *declarations.values(),
-                *(kernels.values() if amx(isa) else map(_without_amx, kernels.values())),
+                *map(partial(_usable, isa=isa), kernels.values()),
                 *_helpers(kernels.values()),
                 _address_table(list(kernels)),
                 "}",
@@ -158,16 +161,18 @@ _contexts = _Contexts()
 release_contexts = _contexts.release
 
 
-def _without_amx(kernel: str) -> str:
-    """A kernel's text for a processor without AMX; see `AMX_LINE`."""
-    if AMX_LINE not in kernel:
-        return kernel
-    lines = kernel.split("\n")
-    return "\n".join(
-        line.replace("true", "false") if "arith.constant true" in line else line
-        for line in lines
-        if AMX_LINE not in line or "arith.constant true" in line
-    )
+def _usable(kernel: str, isa: str) -> str:
+    """A kernel's text with the instruction sets of a level; see `AMX_LINE`."""
+    for mark, usable in ((AMX_LINE, amx), (BF16_LINE, bf16)):
+        if mark in kernel and not usable(isa):
+            lines = kernel.split("\n")
+            condition = f"arith.constant true {mark}"
+            kernel = "\n".join(
+                line.replace("true", "false") if condition in line else line
+                for line in lines
+                if mark not in line or condition in line
+            )
+    return kernel
 
 
 def _mark(op: ir.Operation, isa: str) -> ir.WalkResult:
@@ -184,9 +189,7 @@ def _mark(op: ir.Operation, isa: str) -> ir.WalkResult:
         cpu, _, more = isa.partition("+")
         op.attributes["target_cpu"] = ir.StringAttr.get(cpu)
         # the engine's own are this processor's
-        op.attributes["target_features"] = ir.Attribute.parse(
-            _AMX_FEATURES if more else _BASE_FEATURES
-        )
+        op.attributes["target_features"] = ir.Attribute.parse(_FEATURES[more])
     return ir.WalkResult.SKIP
 
 

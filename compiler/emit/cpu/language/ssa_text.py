@@ -61,6 +61,13 @@ class Emitter:
         yield
         self._indent -= 1
 
+    @contextmanager
+    def marked(self, mark: str) -> Iterator[None]:
+        """End the lines that are written inside this context with a comment."""
+        start = len(self._body)
+        yield
+        self._body[start:] = [f"{line} {mark}" for line in self._body[start:]]
+
     def const(self, value: float | int | bool, ty: str) -> str:
         """A constant of scalar type (`f32`, `i64`, `i1`, `index`) or vector type (`vector<16xf32>`), splat."""
         vector = ty.startswith("vector<")

@@ -14,7 +14,7 @@ quantized      products with weights of 8 or 4 bits, which become float32 in reg
 race           programs for a timed comparison of gflow's own product and the BLAS
 sweep          products of one to four rows, which read B row by row without packing
 tile           the register tile (microkernel)
-amx/           float32 products from products of bfloat16, by Intel AMX
+bfloat16/      products of bfloat16 values by Intel AMX or AVX-512, and float32 products from them
 packed/        products and convolutions that read the activation in place, and gradients of weights
 convolutions/  convolutions of channels-last float32 data
 """

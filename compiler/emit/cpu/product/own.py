@@ -13,8 +13,8 @@ from gflow.dialects.program import KernelAddress, KernelStep, Place, Step
 from gflow.dialects.records import record
 
 from . import blocked, dots, panels, sweep, tile
-from .amx import panels as amx_panels
-from .amx import tile as amx_tile
+from .bfloat16 import panels as bfloat16_panels
+from .bfloat16 import tile as bfloat16_tile
 from .finish import Words
 from .function import ITEM, LANES
 
@@ -155,15 +155,20 @@ def _functions(
     (height, width, _), (a, c) = blocks.tile, orders
     if parts := PARTS.get(blocks.precision):
         if (height, width) != (AMX_LANES, AMX_LANES) or direct != blocked.PACKED:
-            raise CannotLower(f"products by AMX have packed tiles of {AMX_LANES} x {AMX_LANES}")
+            raise CannotLower(
+                f"products from bfloat16 values have packed tiles of {AMX_LANES} x {AMX_LANES}"
+            )
         stem = f"pack_amx_{parts}_{item}"
-        gathered = _added(b, f"{stem}_windows", amx_panels.gather, parts, item) if gathers else None
+        gathered = (
+            _added(b, f"{stem}_windows", bfloat16_panels.gather, parts, item) if gathers else None
+        )
         return {
-            "pack_a": gathered or _added(b, f"{stem}_a_{a}", amx_panels.pack, a, "a", parts, item),
-            "pack_b": _added(b, f"{stem}_b_{c}", amx_panels.pack, c, "b", parts, item),
-            "tile": _added(b, f"tile_amx_{parts}", amx_tile.tile, parts),
-            "enter": _added(b, "enter_amx", amx_tile.enter),
-            "leave": _added(b, "leave_amx", amx_tile.leave),
+            "pack_a": gathered
+            or _added(b, f"{stem}_a_{a}", bfloat16_panels.pack, a, "a", parts, item),
+            "pack_b": _added(b, f"{stem}_b_{c}", bfloat16_panels.pack, c, "b", parts, item),
+            "tile": _added(b, f"tile_amx_{parts}", bfloat16_tile.tile, parts),
+            "enter": _added(b, "enter_amx", bfloat16_tile.enter),
+            "leave": _added(b, "leave_amx", bfloat16_tile.leave),
         }
     return {
         "pack_a": _gather(b, height) if gathers else 0 if direct == blocked.DOTS else _pack(b, height, a),

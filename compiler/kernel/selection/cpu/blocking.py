@@ -13,7 +13,7 @@ from math import ceil
 
 from gflow.compiler.targets.processors import Processor
 
-from ...blocks import AMX_LANES, BF16, BF16X6, LANES, PADDED, PARTS, Blocks, Problem, item_of
+from ...blocks import AMX_LANES, BF16, BF16X6, LANES, PADDED, Blocks, Problem, item_of
 from ...contest import Contest
 
 #: the most rows with which B is read in place, without packing
@@ -40,16 +40,16 @@ _THIN = 8
 def blocks_of(p: Processor, product: Problem, threads: int, halves: bool = False) -> Blocks:
     """The blocking with packed blocks of B that has the greatest share of the peak by the model.
 
-    halves: the values are bfloat16 values, for which the processor has AMX.
+    halves: the values are bfloat16 values, which the processor multiplies.
     """
     candidates = _candidates(p, product, threads, halves)
     return max(candidates, key=lambda b: share_of_peak(p, product, b, threads))
 
 
 def halves_are_faster(p: Processor, product: Problem) -> bool:
-    """Whether a product of bfloat16 values is made by AMX, in tiles that are not mostly empty."""
+    """Whether a product of bfloat16 values is made in hardware, in tiles that are not mostly empty."""
     tiles = min(product.rows, product.columns, product.k) > FEW_ROWS
-    return p.amx is not None and tiles and not _mostly_small(product)
+    return p.halves is not None and tiles and not _mostly_small(product)
 
 
 def _mostly_small(product: Problem) -> bool:
@@ -127,9 +127,9 @@ def share_of_peak(p: Processor, product: Problem, b: Blocks, threads: int) -> fl
     height, width, _ = b.tile
     made = ceil(m / height) * height * ceil(n / width) * width
     packing, faster = p.packing, 1.0
-    if b.precision and p.amx is not None:
+    if b.precision == BF16X6 and p.amx is not None:
         packing, faster = p.amx.packing, p.amx.faster
-    else:
+    elif not b.precision:
         faster /= 1 + 0.02 * p.tiles.index((height, width // LANES))
     packed = 1 + packing * (1 / m + 1 / n)
     return faster * m * n / made / packed / _waiting(product, b, threads)
@@ -170,9 +170,8 @@ def _candidates(
     ]
     if p.amx is not None and not _mostly_small(product):
         kinds.append((AMX_LANES, AMX_LANES, p.amx.kc, p.amx.near, p.amx.block, BF16X6))
-    if halves and p.amx is not None:
-        longest = p.amx.kc * PARTS[BF16X6]
-        kinds = [(AMX_LANES, AMX_LANES, longest, p.amx.near, p.amx.block, BF16)]
+    if halves and p.halves is not None:
+        kinds = [(AMX_LANES, AMX_LANES, p.halves.kc, p.halves.near, p.halves.block, BF16)]
     for height, width, longest, near, block, precision in kinds:
         kc = _alike(k, longest, PADDED)
         item = item_of(precision)

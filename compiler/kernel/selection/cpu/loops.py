@@ -21,6 +21,9 @@ _FEW = 8
 #: in a column reduction: the most vectors that are accumulated side by side, and the most ops of the unrolled body
 _UNROLL, _UNROLLED_OPS = 4, 60
 
+#: with fewer elements, vectors run along another dimension
+_SHORT = 4
+
 
 @dataclass
 class Loops:
@@ -282,7 +285,12 @@ def _one_pass(k: Kernel) -> bool:
 
 
 def _vector_dim(k: Kernel) -> int:
-    """The dimension with the most contiguous accesses, stores counted twice; on a tie the innermost. -1: none."""
+    """The dimension with the most contiguous accesses, stores counted twice; on a tie the innermost. -1: none.
+
+    A short dimension is one only if there is no other. A reduction across the lanes of a vector takes the time of some
+    strided accesses (`_SHORT`), so dimensions that are reduced several times may be longer.
+    """
+    least = min(_SHORT * max(sum(n.op == "reduce" for n in k.nodes), 1) + 1, ANY.lanes)
     best, best_score = -1, float("-inf")
     for d, size in enumerate(k.sizes):
         score = 0.0
@@ -290,7 +298,7 @@ def _vector_dim(k: Kernel) -> int:
             weight = 2 if access.node >= 0 else 1
             stride = access.strides[d]
             score += weight if stride == 1 else -weight if stride else 0
-        if at_most(size) < 4:
+        if at_most(size) < (least if d in k.reduced else _SHORT):
             score -= 100
         if score >= best_score:
             best, best_score = d, score

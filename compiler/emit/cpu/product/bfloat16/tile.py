@@ -1,4 +1,4 @@
-"""The tile of products by Intel AMX: 32 × 32 sums of float32 products, each from six products of bfloat16 values.
+"""The tile of products from bfloat16 values by Intel AMX: 32 × 32 sums of float32 products, each from six of theirs.
 
     x y ≈ x₁y₁ + (x₁y₂ + x₂y₁) + (x₁y₃ + x₂y₂ + x₃y₁)
 
@@ -7,8 +7,9 @@ rounding of one multiply-add, and far less on average. AMX adds float32 sums of 
 block of K rounds less often than a chain of multiply-adds. AMX takes denormal numbers for zeros, so the ranges of both
 panels are looked at first: where a product might be denormal or overflow, or a panel is raw, the tile is computed by
 float32 multiply-adds, from values that are put together again from their parts. So it is, too, on processors without
-AMX that run a program which was made for one with it. (Henry, Tang, Heinecke: Leveraging the bfloat16
-artificial intelligence datatype for higher-precision computations, ARITH 2019.)
+AMX that run a program which was made for one with it. Products of one part (of bfloat16 values) are sums of AVX-512's
+dot products where there is no AMX (`dots.py`). (Henry, Tang, Heinecke: Leveraging the bfloat16 artificial intelligence
+datatype for higher-precision computations, ARITH 2019.)
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from __future__ import annotations
 from functools import cache
 
 from gflow.compiler.kernel.blocks import AMX_LANES, PADDED
-from gflow.dialects.program.processor import AMX_LINE
+from gflow.dialects.program.processor import AMX_LINE, BF16_LINE
 
 from ..function import ITEM, LANES, VECTOR, Function
 from ..tile import ARGUMENTS, Tile
+from . import dots
 from .panels import BESIDE, PART, ROW, WORDS
 
 #: bounds of the sum of both panels' biased exponents. From the first on, products and their parts are normal numbers;
@@ -95,7 +97,7 @@ class _AmxTile(Tile):
                 self.compare("sle", self.add(a[1], b[1]), _MOST),
                 self.compare("eq", self.add(a[2], b[2]), 0),
             ]
-        self.branch(self.all(*conditions), self._by_tiles, self._by_multiply_adds)
+        self.branch(self.all(*conditions), self._by_tiles, self._without_tiles)
 
     def _range(self, at: str) -> list[str]:
         """The least and the largest exponent of a panel, and whether it is raw."""
@@ -157,6 +159,16 @@ class _AmxTile(Tile):
 
         self.branch(whole, lambda: self.repeat(0, self.i64(AMX_LANES), 1, add), self.finish_held)
 
+    # -- AVX-512
+
+    def _without_tiles(self) -> None:
+        if self.parts > 1:
+            self._by_multiply_adds()
+            return
+        usable = self(f"arith.constant true {BF16_LINE}")
+        self.branch(usable, lambda: dots.sums(self, self.held), self._by_multiply_adds)
+        self.finish_held()
+
     # -- float32
 
     def _by_multiply_adds(self) -> None:
@@ -203,7 +215,8 @@ class _AmxTile(Tile):
             self.repeat(0, self.i64(AMX_LANES), _ROWS, rows)
 
         self.repeat(0, "%k_size", PADDED, chunk)
-        self.finish_held()
+        if self.parts > 1:
+            self.finish_held()
 
     def _values(self, panel: str, source: str, to: str, rows_are_lanes: bool) -> None:
         """Write 32 elements of K of a panel's 32 lanes as float32 values, put together from their parts.
