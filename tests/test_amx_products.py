@@ -1,4 +1,4 @@
-"""Products of bfloat16 values (Intel AMX, AVX-512), float32 products from them, and the same programs without either."""
+"""Products of bfloat16 values (Intel AMX, AVX-512), float32 products from them, and the same programs without."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from gflow.dialects.records import record
 #: bytes of a float32; elements of a vector; packed panels are padded to a multiple of `PADDED` elements along K
 ITEM, LANES, PADDED = 4, ANY.lanes, 2 * ANY.lanes
 
-#: products by tiles of bfloat16 (Intel AMX, AVX-512), by the name of their precision: the bfloat16 values that a value is the
-#: sum of
+#: products by tiles of bfloat16 (Intel AMX, AVX-512), by the name of their precision: the bfloat16 values that a value
+#: is the sum of
 BF16X6, BF16 = "bf16x6", "bf16"
 PARTS = {BF16X6: 3, BF16: 1}
 #: rows and columns of such a tile, and bytes after a panel of several parts, for the range of its values, and after a
