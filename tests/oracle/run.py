@@ -306,6 +306,21 @@ def _gflow_step(run: _Instance, engine: str) -> tuple[Step, Any]:
     return lambda inputs: call(*inputs), None
 
 
+@contextmanager
+def _one_thread(only: bool) -> Iterator[None]:
+    """Threads of PyTorch that write to equal indices (`index_put`) race; one thread keeps the last value.
+
+    only: whether there is to be one thread.
+    """
+    threads = torch.get_num_threads()
+    if only:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def run(
     program: Program, engine: str = "gflow", wider: bool = False,
     context: Callable[[], AbstractContextManager[Any]] = nullcontext,
@@ -318,12 +333,12 @@ def run(
     """
     seen = Seen()
     grad = program.settings.grad
-    with _quiet(), default_dtype(torch.float64 if wider else torch.float32):
+    eager = engine == "eager"
+    with _quiet(), _one_thread(eager), default_dtype(torch.float64 if wider else torch.float32):
         with torch.set_grad_enabled(grad):
             instance = _instance(program, wider)
             held: list[tuple[int, list[Tensor], list[Tensor]]] = []
             try:
-                eager = engine == "eager"
                 step, optimizer = _eager_step(instance) if eager else _gflow_step(instance, engine)
                 for call in range(program.settings.calls):
                     seen.at = call
