@@ -56,6 +56,7 @@ class Parameters:
         self.only_keyword = code.co_varnames[count : count + code.co_kwonlyargcount]
         self.more_positional = bool(code.co_flags & inspect.CO_VARARGS)
         self.more_keywords = bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        self.forwards = not self.count and self.more_positional and self.more_keywords
         defaults = self.defaults = self.function.__defaults__
         # by the number of arguments: the defaults of all others, if they can be filled in directly
         self.tails: dict[int, tuple[Any, ...]] = {self.count: ()}
@@ -76,6 +77,8 @@ class Parameters:
         """A call in normal form: arguments are positional where possible, keywords are in the order of the parameters,
         and omitted parameters have their defaults, if these are plain values. None if the call does not fit."""
         if self.function is None:
+            return args, kwargs
+        if self.forwards and not self.only_keyword:
             return args, kwargs
         if not kwargs and not self.only_keyword:
             tail = self.tails.get(len(args))
