@@ -22,6 +22,7 @@ import gc
 import importlib
 import json
 import multiprocessing
+import os
 import random
 import re
 import signal
@@ -40,6 +41,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models are made here; nothing is downloaded
 
 from zoo.families import LIBRARIES, Family, families  # noqa: E402
 
