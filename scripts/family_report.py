@@ -243,6 +243,7 @@ def measure(family: Family) -> Iterator[dict[str, Any]]:
 
         def fresh(mode: bool) -> torch.nn.Module:
             model.load_state_dict(start)
+            model.zero_grad()
             return model.train(mode)
 
         with torch.no_grad():
