@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from gflow.dialects.mlir import ir
 from gflow.lowering import escaped, lower
 from gflow.tracing.data.trace import Trace, unflatten
-from gflow.tracing.program.interpreter import run_tail
+from gflow.tracing.program.interpreter import TailSteps
 
 Tensor = torch.Tensor
 Run = Callable[[ir.Module, list[Tensor]], list[Tensor]]
@@ -227,7 +227,7 @@ def returned(trace: Trace, results: list[Tensor], args: list[Tensor]) -> list[Te
     places = {given.value: n for n, given in enumerate(trace.inputs)}
     read = {v: args[places[v]] for v in trace.tail.arguments}
     read |= {v: results[n] for v, n in trace.tail.outputs.items()}
-    found: list[Tensor] = unflatten(trace, results, run_tail(trace.tail, read, None))
+    found: list[Tensor] = unflatten(trace, results, TailSteps(trace.tail).run(read, None))
     return found
 
 

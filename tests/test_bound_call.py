@@ -7,6 +7,7 @@ import enum
 import itertools
 import math
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
 import gflow as flow
 from gflow import nn
@@ -229,3 +231,22 @@ def test_saved_programs(tmp_path: Path) -> None:
         torch.testing.assert_close(found, wanted)
     with pytest.raises(ValueError, match="by more than their tensors"):
         loaded(x, scale=3.0)
+
+
+def test_structures_of_plain_arguments() -> None:
+    """Leaves are those of `tree_flatten`, in its order, and calls of different structures have different keys."""
+    x, y = torch.ones(2), torch.ones(3)
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((x, y), {}), ((x,), {"b": y}), ((x,), {"c": y}), (([x, y],), {}), (((x, y),), {}),
+        (([x], y), {}), (({"b": y, "a": x},), {}), (({"a": x, "b": y},), {}), (({"a": [x, {}], "b": y},), {}),
+        (([x, None, 2.0, (), y],), {}), (([x, None, 2, (), y],), {}), ((x, {"k": {"b": y}}), {}),
+        ((OrderedDict(a=x, b=y),), {}), (((x, y), []), {}),
+    ]  # fmt: skip
+    keys = set()
+    for args, kwargs in calls:
+        call = bind_call(lambda *args, **kwargs: None, args, kwargs)
+        leaves = tree_flatten((args, kwargs))[0]
+        assert len(call.leaves) == len(leaves)
+        assert all(a is b for a, b in zip(call.leaves, leaves))
+        keys.add(call.key)
+    assert len(keys) == len(calls)

@@ -466,6 +466,17 @@ def test_a_gradient_from_outside_is_an_error() -> None:
         nn.Graph.trace(lambda x: x if x.grad is None else x * 2)(torch.ones(1))
 
 
+def test_a_conversion_to_the_same_dtype_reads_no_gradient() -> None:
+    """`module.to()`, as routers of experts call it in their forward, converts gradients that are left, too."""
+    linear, x = torch.nn.Linear(2, 2), torch.ones(3, 2)
+    linear(x).sum().backward()
+    same = nn.Graph.trace(lambda x: linear.to(torch.float32)(x))
+    torch.testing.assert_close(same(x), linear(x).detach())
+    rounded = nn.Graph.trace(lambda x: linear.half().float()(x))
+    with pytest.raises(flow.GraphTraceError, match=r"reads \.grad before its first backward"):
+        rounded(x)
+
+
 def test_lists_of_arguments_that_are_changed() -> None:
     def appends(x: torch.Tensor, found: list[torch.Tensor]) -> torch.Tensor:
         found.append(x * 2)

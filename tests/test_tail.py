@@ -14,6 +14,7 @@ from torch import Tensor
 import gflow
 from gflow import nn
 from gflow.errors import GraphError, GraphTraceError
+from gflow.tracing.program.interpreter import TailSteps
 
 F = torch.nn.functional
 
@@ -177,6 +178,7 @@ def test_differences_in_the_tail_are_found(monkeypatch: pytest.MonkeyPatch) -> N
     assert plan.trace.tail is not None
     op = next(op for op in plan.trace.tail.ops if "mul" in str(op.func))
     monkeypatch.setattr(op, "args", (op.args[0], 3))
+    monkeypatch.setattr(plan, "tail", TailSteps(plan.trace.tail))
     with pytest.raises(gflow.errors.EagerMismatch, match="result 0"):
         graph(x)
 

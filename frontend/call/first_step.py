@@ -25,7 +25,7 @@ from gflow.tracing.optimizers.copies import OnCopies, attributes_stay, copies_ou
 from gflow.tracing.optimizers.scaler import eager_steps, prepare
 from gflow.tracing.optimizers.state import _equal
 from gflow.tracing.program.aliases import check_made
-from gflow.tracing.program.interpreter import run_tail, run_trace
+from gflow.tracing.program.interpreter import TailSteps, run_trace
 from gflow.tracing.tracer import FirstStepNeeded
 
 from .result_views import views_of, with_views
@@ -367,7 +367,7 @@ def make_first_step(
         positions = {i.value: n for n, i in enumerate(needed.trace.inputs)}
         read = tail.operands(positions, inputs, values + results[returned:])
         size = None if dynamic is None else step_of(dynamic, parts[0].leaves)
-        late = run_tail(tail, read, size)
+        late = TailSteps(tail).run(read, size)
     outputs = unflatten(trace, values, late)
     updates = [(t, v) for n, v in now.items() if (t := trace.inputs[n].tensor) is not None]
     active = scaler if prepare(scaler, parameters) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -56,6 +56,7 @@ class Parameters:
         self.only_keyword = code.co_varnames[count : count + code.co_kwonlyargcount]
         self.more_positional = bool(code.co_flags & inspect.CO_VARARGS)
         self.more_keywords = bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        self.forwards = not self.count and self.more_positional and self.more_keywords
         defaults = self.defaults = self.function.__defaults__
         # by the number of arguments: the defaults of all others, if they can be filled in directly
         self.tails: dict[int, tuple[Any, ...]] = {self.count: ()}
@@ -76,6 +77,8 @@ class Parameters:
         """A call in normal form: arguments are positional where possible, keywords are in the order of the parameters,
         and omitted parameters have their defaults, if these are plain values. None if the call does not fit."""
         if self.function is None:
+            return args, kwargs
+        if self.forwards and not self.only_keyword:
             return args, kwargs
         if not kwargs and not self.only_keyword:
             tail = self.tails.get(len(args))
@@ -150,27 +153,15 @@ def bind_call(
 def _flattened(
     build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> BoundCall:
-    if not kwargs:
-        parts: list[Any] = []
-        tensors: list[Tensor] = []
-        for arg in args:
-            kind = type(arg)
-            if kind is Tensor:
-                if arg.layout is not torch.strided or arg.is_nested:
-                    break  # some layouts have no strides, or no shape
-                tensors.append(arg)
-                parts.append((arg.shape, arg.stride(), arg.dtype, arg.device, arg.requires_grad))
-                parts += _not_in_memory(arg)
-            elif kind in _OWN_KEY:
-                parts.append((kind, arg))
-            elif kind is float:
-                parts.append((kind, repr(arg)))
-            else:
-                break
-        else:
-            if len(tensors) > 1:
-                parts += _repeats(tensors)
-            return BoundCall(build, args, kwargs, args, tuple(parts))
+    found: list[Any] = []
+    tensors: list[Tensor] = []
+    parts: list[Any] = [tuple(kwargs)] if kwargs else []
+    if _take_plain(args, found, tensors, parts) and (
+        not kwargs or _take_plain(kwargs.values(), found, tensors, parts)
+    ):
+        if len(tensors) > 1:
+            parts += _repeats(tensors)
+        return BoundCall(build, args, kwargs, found, tuple(parts))
     leaves, spec = tree_flatten((args, kwargs))
     parts = [repr(spec)]
     for i, leaf in enumerate(leaves):
@@ -204,6 +195,40 @@ def _flattened(
             raise _wrong(build, args, kwargs, i, what, "pass its tensors and numbers")
     parts += _repeats([leaf for leaf in leaves if isinstance(leaf, Tensor)])
     return BoundCall(build, args, kwargs, leaves, tuple(parts))
+
+
+def _take_plain(
+    values: Iterable[Any], leaves: list[Any], tensors: list[Tensor], parts: list[Any]
+) -> bool:
+    """Flatten arguments of the usual types, as `tree_flatten` does; False at the first other one.
+
+    Args:
+        leaves, tensors, parts: take the leaves, the tensors among them, and the parts of the call's key.
+    """
+    for value in values:
+        kind = type(value)
+        if kind is Tensor:
+            if value.layout is not torch.strided or value.is_nested:
+                return False  # some layouts have no strides, or no shape
+            tensors.append(value)
+            parts.append(
+                (value.shape, value.stride(), value.dtype, value.device, value.requires_grad)
+            )
+            parts += _not_in_memory(value)
+        elif kind in _OWN_KEY:
+            parts.append((kind, value))
+        elif kind is float:
+            parts.append((kind, repr(value)))
+        elif kind is dict or kind is list or kind is tuple:
+            parts.append((kind, tuple(value) if kind is dict else len(value)))
+            inner = value.values() if kind is dict else value
+            if not _take_plain(inner, leaves, tensors, parts):
+                return False
+            continue
+        else:
+            return False
+        leaves.append(value)
+    return True
 
 
 def _not_in_memory(tensor: Tensor) -> tuple[str, ...]:

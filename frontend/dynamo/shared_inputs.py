@@ -115,6 +115,7 @@ def apart_in_each_call(module: torch.fx.GraphModule, run: Callable[..., Any]) ->
     # of the others, TorchDynamo guards shapes and strides
     symbolic = {k for k, _ in varying}
     widths = [0 if k in symbolic else width(v) for k, (_, _, v) in enumerate(arguments)]
+    layouts: list[Any] = [None] * len(varying)  # those for which the widths were computed
     taken = itemgetter(*places)
     apart: tuple[list[int], list[int]] | None = None  # of the latest call without shared elements
     said = False
@@ -126,8 +127,12 @@ def apart_in_each_call(module: torch.fx.GraphModule, run: Callable[..., Any]) ->
             pointers = [*map(_data_ptr, tensors)]
         else:
             pointers = [t.data_ptr() if type(t) in _PLAIN else 0 for t in tensors]
-        for k, at in varying:
-            widths[k] = width(args[at])
+        found = [(args[at].shape, args[at].stride()) for _, at in varying]
+        if found != layouts:
+            for (k, at), before, now in zip(varying, layouts, found):
+                if before != now:
+                    widths[k] = width(args[at])
+            layouts[:] = found
         if apart is None or pointers != apart[0] or widths != apart[1]:
             if apart is None or _may_meet(pointers, widths, *apart, written):
                 given = {at: args[at] for at, pointer in zip(places, pointers) if pointer}

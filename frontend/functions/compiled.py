@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -38,6 +39,8 @@ from .differentiable import Differentiable
 from .joint import Undivided
 from .objects import holds_state, stateful_kinds
 from .split import UNTRACED, Split
+
+_requires_grad = operator.attrgetter("requires_grad")
 
 
 def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -> Any:
@@ -225,10 +228,10 @@ class _Runner:
         return self.parameters.bind(args, kwargs) or (args, kwargs)
 
     def _needs_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        return any(t.requires_grad for t in self._tensors()) or any(
-            isinstance(leaf, torch.Tensor) and leaf.requires_grad
-            for leaf in tree_leaves((args, kwargs))
-        )
+        if any(map(_requires_grad, self._tensors())):
+            return True
+        leaves = tree_leaves((args, kwargs))
+        return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
 
     def _reaches_sharded(self) -> bool:
         """Whether a function calls modules of `fully_shard`, whose first call sets them up: a trace that is refused in
@@ -245,7 +248,8 @@ class _Runner:
     def _tensors(self) -> Iterator[torch.Tensor]:
         for part in self.captured.parts():
             if isinstance(part, torch.nn.Module):
-                yield from part.parameters()
+                for module in part.modules():  # `parameters()` takes twice as long to the first
+                    yield from (p for p in module._parameters.values() if p is not None)
             elif isinstance(part, torch.Tensor):
                 yield part
 

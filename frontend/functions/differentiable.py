@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from gflow.call.programs import is_refusal
 from gflow.call.result_views import views_of, with_views
 from gflow.call.signature import check_tensors
 from gflow.call.watchers import building
+from gflow.dialects.records import record
 from gflow.errors import GraphError, GraphTraceError
 from gflow.execution.executor import Compiled, compile_trace
 from gflow.graph import Graph
@@ -35,7 +38,9 @@ from gflow.tracing.tracer import trace_graph
 from .captured import Captured
 from .joint import Divided, Undivided, divide_gradients
 from .partly import without
-from .second_order import Again
+from .second_order import Again, Slots
+
+_requires_grad = attrgetter("requires_grad")
 
 
 class Pair(Plan):
@@ -63,10 +68,20 @@ class Pair(Plan):
         self.result_views = result_views
         self.divided, self.structure = divided, spec
         self.compile_backward = compile_backward
+        inputs = divided.forward.inputs
+        #: for each argument of the forward that the backward reads: its position, the leaf that it is or None, and
+        #: whether it is copied, since by then it may belong to the next call
+        self.read = [
+            (n, divided.forward.input_leaves.get(inputs[n].value), inputs[n].role in _OF_CALLS)
+            for kind, n in divided.inputs
+            if kind == "forward"
+        ]
         #: by the unused results
-        self.backwards: dict[frozenset[int], tuple[Divided, Compiled]] = {
-            frozenset(): (divided, backward)
-        }
+        self.backwards: dict[frozenset[int], Backward] = {}
+        self._add(frozenset(), divided, backward)
+        self.devices = sorted({"cpu", *(i.value.device.type for i in inputs)})
+        #: where the tensors are that a call updates
+        self.slots: Slots | None = None
         forward.run.executables = [backward.run]  # type: ignore[attr-defined]
         outputs = divided.forward.outputs
         self.buffers = [
@@ -82,16 +97,47 @@ class Pair(Plan):
         """The results of the function, then the values that the backward needs."""
         return [results[n] for n in self.order]
 
-    def backward(self, missing: frozenset[int]) -> tuple[Divided, Compiled]:
+    def backward(self, missing: frozenset[int]) -> Backward:
         """The backward of a call in which the results `missing` are not used."""
-        if missing not in self.backwards:
+        found = self.backwards.get(missing)
+        if found is None:
             part = without(self.divided, missing)
-            made = self.backwards[frozenset()][1]
+            made = self.backwards[frozenset()].compiled
             if part is not self.divided:
                 made = self.compile_backward(part)
                 self.compiled.run.executables.append(made.run)  # type: ignore[attr-defined]
-            self.backwards[missing] = part, made
-        return self.backwards[missing]
+            found = self._add(missing, part, made)
+        return found
+
+    def _add(self, missing: frozenset[int], divided: Divided, compiled: Compiled) -> Backward:
+        saved = len(self.divided.forward.out_leaves) - self.divided.results
+        places = {n: saved + k for k, (n, _, _) in enumerate(self.read)}
+        start = saved + len(self.read)
+        order = [
+            n if kind == "saved" else places[n] if kind == "forward" else start + n
+            for kind, n in divided.inputs
+        ]
+        self.backwards[missing] = made = Backward(compiled, order, divided.gradients)
+        return made
+
+
+#: roles of arguments that the calls of a plan share
+_OF_CALLS = ("size", "scalar")
+
+
+@record
+class Backward:
+    """The program of a backward.
+
+    Args:
+        order: for each argument, its index among the values that the forward saved, the arguments that it passes on,
+            and the incoming gradients.
+        gradients: for each tensor that receives a gradient, the index among the program's results.
+    """
+
+    compiled: Compiled
+    order: list[int]
+    gradients: list[int | None]
 
 
 class Differentiable(Graph):
@@ -143,21 +189,22 @@ class Differentiable(Graph):
 
     def _takers(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """The tensors that receive gradients: parameters and captured tensors, then arguments."""
-        found: dict[int, torch.Tensor] = {}
         table = self._state.table
         if self._parameters[0] is not table:
             self._parameters = (table, {})
         known = self._parameters[1]
+        found: list[torch.Tensor] = []
         for part in self._captured.parts():
             inside: Sequence[torch.Tensor] = [part]
             if isinstance(part, torch.nn.Module):
                 if id(part) not in known:
                     known[id(part)] = list(part.parameters())
                 inside = known[id(part)]
-            found |= {id(t): t for t in inside if t.requires_grad}
-        given = [x for x in leaves if isinstance(x, torch.Tensor)]
-        found |= {id(t): t for t in given if t.requires_grad}
-        return list(found.values())
+            found += compress(inside, map(_requires_grad, inside))
+        given = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
+        found += given
+        ids = {*map(id, found)}
+        return found if len(ids) == len(found) else [*{id(t): t for t in found}.values()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call with gradients.
@@ -177,11 +224,23 @@ class Differentiable(Graph):
             spec, plain, tensors, needs, found, _ = plan.structure
             takers = self._takers(call.leaves)
             assert state.table is not None
-            modules, buffers = state.table.modules, plan.buffers
-            again = partial(Again, self._target, call.args, call.kwargs, takers, modules, buffers)
+            if plan.slots is None:
+                plan.slots = Slots(state.table.modules, plan.buffers)
+            again = partial(
+                Again,
+                self._target,
+                call.args,
+                call.kwargs,
+                call.leaves,
+                takers,
+                plan.slots,
+                plan.devices,
+            )
             # autograd would continue through the history of a tensor without gradient: of an attribute that each call
             # assigns
-            through = [t if n or t.is_leaf else t.detach() for t, n in zip(takers, found)]
+            through = takers
+            if not all(found):
+                through = [t if n or t.is_leaf else t.detach() for t, n in zip(takers, found)]
             results = _Call.apply(plan, call.leaves, state, needs, again, *through)
         if plan.result_views:
             inputs = plan.trace.inputs
@@ -325,28 +384,22 @@ class _Call(torch.autograd.Function):
         again: Callable[[], Again],
         *takers: Any,
     ) -> tuple[torch.Tensor, ...]:
-        divided = plan.divided
         values = plan.run(leaves, state)
         if plan.buffers:
             torch.autograd.graph.increment_version(plan.buffers)
-        results, saved = values[: divided.results], values[divided.results :]
-        given = list(plan.arguments)
-        for position, leaf in plan.input_slots:
-            given[position] = leaves[leaf]
-        wanted = [n for kind, n in divided.inputs if kind == "forward"]
-        for n in wanted:
-            if divided.forward.inputs[n].role in (
-                "size",
-                "scalar",
-            ):  # by then, they may belong to the next call
-                given[n] = given[n].clone()
-        ctx.save_for_backward(*saved, *(given[n] for n in wanted))
+        results = values[: plan.divided.results]
+        own = plan.arguments
+        for n, leaf, copied in plan.read:
+            tensor = own[n] if leaf is None else leaves[leaf]
+            values.append(tensor.clone() if copied else tensor)
+        ctx.save_for_backward(*values[len(results) :])
         ctx.again = again()
         ctx.again.keep(results)
-        ctx.plan, ctx.needs, ctx.places = plan, needs, {n: k for k, n in enumerate(wanted)}
+        ctx.plan, ctx.needs = plan, needs
         ctx.set_materialize_grads(False)  # tells which results were used
         ctx.likes = [(r.shape, r.dtype, r.device) for r, need in zip(results, needs) if need]
-        ctx.mark_non_differentiable(*(r for r, need in zip(results, needs) if not need))
+        if not all(needs):
+            ctx.mark_non_differentiable(*(r for r, need in zip(results, needs) if not need))
         return tuple(results)
 
     @staticmethod
@@ -356,26 +409,23 @@ class _Call(torch.autograd.Function):
         _raise_failures(plan, through)
         graded = torch.is_grad_enabled()  # create_graph=True
         if graded or is_transformed():  # or a vmap over the backward (is_grads_batched=True)
-            if plan.compiled.takes_rng or plan.backward(frozenset())[1].takes_rng:
+            if plan.compiled.takes_rng or plan.backward(frozenset()).compiled.takes_rng:
                 raise RuntimeError(
                     "gradients with create_graph=True, or within a transform such as vmap, repeat a compiled call, and "
                     "this call draws random numbers, which would differ. Turn dropout off, or call the function "
                     "without gflow.compile."
                 )
             return (*[None] * 5, *ctx.again.gradients(through, graded))
-        divided, backward = plan.backward(frozenset(n for n, g in enumerate(through) if g is None))
-        kept = ctx.saved_tensors
-        saved = len(kept) - len(ctx.places)
-        arguments = []
-        for kind, n in divided.inputs:
-            if kind == "gradient":
-                given, (shape, dtype, device) = through[n], ctx.likes[n]
-                # not in a program with collectives
-                zeros = torch.zeros(shape, dtype=dtype, device=device) if given is None else given
-                arguments.append(zeros.contiguous())
-            else:
-                arguments.append(kept[n] if kind == "saved" else kept[saved + ctx.places[n]])
-        if backward.takes_rng:
+        missing = frozenset([n for n, g in enumerate(through) if g is None])
+        backward = plan.backward(missing)
+        coming: list[torch.Tensor] = [
+            # not in a program with collectives
+            torch.zeros(shape, dtype=dtype, device=device) if g is None else g.contiguous()
+            for g, (shape, dtype, device) in zip(through, ctx.likes)
+        ]
+        given = [*ctx.saved_tensors, *coming]
+        arguments = [given[n] for n in backward.order]
+        if backward.compiled.takes_rng:
             arguments.append(Seeds().draw())
-        found = backward.run(arguments)
-        return (*[None] * 5, *(None if n is None else found[n] for n in divided.gradients))
+        results = backward.compiled.run(arguments)
+        return (*[None] * 5, *[None if n is None else results[n] for n in backward.gradients])

@@ -8,10 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
+
+_version = attrgetter("_version")
+
+
+class Slots:
+    """The slots of modules that hold tensors which a call updates.
+
+    Args:
+        modules: the modules that the call may reach.
+        buffers: the tensors that the call updates.
+    """
+
+    def __init__(self, modules: Iterable[torch.nn.Module], buffers: Sequence[torch.Tensor]) -> None:
+        updated = {id(b) for b in buffers}
+        self.places = [
+            (m._buffers, name)
+            for m in (modules if updated else ())
+            for name, b in m._buffers.items()
+            if id(b) in updated
+        ]
+        self.hold_all = updated == {id(slots[name]) for slots, name in self.places}
 
 
 class Again:
@@ -19,8 +41,9 @@ class Again:
 
     Args:
         takers: the tensors that receive gradients.
-        modules: the modules that the call may reach.
-        buffers: the tensors that the call updates.
+        leaves: the arguments, flattened.
+        slots: where the tensors are that the call updates.
+        devices: the types of devices whose autocast is restored.
     """
 
     def __init__(
@@ -28,34 +51,23 @@ class Again:
         target: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        leaves: Sequence[Any],
         takers: Sequence[torch.Tensor],
-        modules: Iterable[torch.nn.Module],
-        buffers: Sequence[torch.Tensor],
+        slots: Slots,
+        devices: Sequence[str],
     ) -> None:
         self._target, self._args, self._kwargs = target, args, kwargs
-        self._takers = takers
-        updated = {id(b) for b in buffers}
-        self._slots = [
-            (m._buffers, name)
-            for m in (modules if updated else ())
-            for name, b in m._buffers.items()
-            if id(b) in updated
-        ]
-        self._all_in_slots = updated == {id(slots[name]) for slots, name in self._slots}
+        self._takers, self._slots = takers, slots
         self._results: list[torch.Tensor] = []
-        self._versions = [t._version for t in self._read()]
-        devices = sorted({"cpu", *(t.device.type for t in takers)})
+        self._read = [*takers, *(x for x in leaves if isinstance(x, torch.Tensor))]
+        self._versions = [*map(_version, self._read)]
         self._autocast = [
             (d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices
         ]
 
-    def _read(self) -> list[torch.Tensor]:
-        given = tree_leaves((self._args, self._kwargs))
-        return [*self._takers, *(x for x in given if isinstance(x, torch.Tensor))]
-
     def keep(self, results: Sequence[torch.Tensor]) -> None:
         """Keep the results of the call, to compare them if it reads tensors that it updates."""
-        if self._slots:
+        if self._slots.places:
             self._results = [r.detach() for r in results]
 
     def _check(self, results: Any) -> None:
@@ -70,18 +82,18 @@ class Again:
     @contextmanager
     def _copied_buffers(self) -> Iterator[None]:
         """Within, the buffers that the call updates are copies, so that they are not updated twice."""
-        if not self._all_in_slots:
+        if not self._slots.hold_all:
             raise RuntimeError(
                 "gradients with create_graph=True repeat a compiled call, and this call updates a tensor that "
                 "is not a buffer of a module. Call the function without gflow.compile."
             )
-        before = [slots[name] for slots, name in self._slots]
+        before = [slots[name] for slots, name in self._slots.places]
         try:
-            for (slots, name), buffer in zip(self._slots, before):
+            for (slots, name), buffer in zip(self._slots.places, before):
                 slots[name] = buffer.clone() if buffer is not None else None
             yield
         finally:
-            for (slots, name), buffer in zip(self._slots, before):
+            for (slots, name), buffer in zip(self._slots.places, before):
                 slots[name] = buffer
 
     def gradients(
@@ -96,7 +108,7 @@ class Again:
         Raises:
             RuntimeError: a tensor that the call has read was updated since.
         """
-        if [t._version for t in self._read()] != self._versions:
+        if [*map(_version, self._read)] != self._versions:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace "
                 "operation: gradients with create_graph=True repeat a compiled call with the tensors that it "

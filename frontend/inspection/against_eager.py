@@ -32,7 +32,7 @@ from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import OutputRef, TailRef, TraceOp, TraceOutput, TraceValue
 from gflow.tracing.dispatch.recorder import describe
 from gflow.tracing.optimizers.scaler import eager_steps, prepare
-from gflow.tracing.program.interpreter import run_tail, run_trace
+from gflow.tracing.program.interpreter import TailSteps, run_trace
 from gflow.tracing.request import TraceRequest
 from gflow.tracing.tracer import trace_graph
 
@@ -293,7 +293,7 @@ class _Runs:
             run = run_trace(self._trace, given)
             if tail is not None:
                 at = {entry.value: n for n, entry in enumerate(self._trace.inputs)}
-                run = run + run_tail(tail, tail.operands(at, given, run), None)
+                run = run + TailSteps(tail).run(tail.operands(at, given, run), None)
             return self._part(run)
 
     @cached_property

@@ -16,7 +16,7 @@ from gflow.tracing.data.global_tensors import axes_of, global_tensor, local_of
 from gflow.tracing.data.sizes import Dynamic, step_of, with_size
 from gflow.tracing.data.trace import Trace, leaf_of, unflatten
 from gflow.tracing.data.values import TraceValue
-from gflow.tracing.program.interpreter import run_tail
+from gflow.tracing.program.interpreter import TailSteps
 from gflow.tracing.program.shared import conflicts
 from gflow.tracing.reads.state import StateGuard
 
@@ -38,6 +38,7 @@ class Plan:
 
     def __init__(self, trace: Trace, compiled: Compiled, dynamic: Dynamic | None = None) -> None:
         self.trace, self.compiled, self.dynamic = trace, compiled, dynamic
+        self.tail = None if trace.tail is None else TailSteps(trace.tail)
         self.used = 0
         self.compared = not (trace.groups or trace.mesh is not None or trace.stages is not None)
         self.size: N = 0
@@ -184,7 +185,7 @@ class Plan:
                 arguments[at].fill_(n)
         updated = [arguments[i] for i in self.updated]
         given = arguments.copy() if self.trace.result_views else arguments
-        tail = self.trace.tail
+        tail = self.tail
         if not self.looked:
             self._look()
         self.looked = False
@@ -224,9 +225,9 @@ class Plan:
             results = with_views(results, views, argument)
         if tail is None:
             return self.results(results)
-        read = tail.operands(self.positions, late, results)
+        read = tail.tail.operands(self.positions, late, results)
         size = None if self.dynamic is None else self.size
-        return self.results(results, run_tail(tail, read, size))
+        return self.results(results, tail.run(read, size))
 
     def blank_results(self, leaves: Sequence[Any]) -> Any:
         """The results of a call with these leaves, with zeros as elements; of a graph of global tensors, each rank's

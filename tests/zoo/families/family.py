@@ -12,6 +12,8 @@ import torch
 LARGEST = 40_000_000
 #: the same where a library offers no other sizes
 _LARGEST_OFFERED = 150_000_000
+#: classes of modules of dropout, whose probability is `p`, beside PyTorch's
+_DROPS = ("StochasticDepth", "DropBlock")
 
 
 @dataclass(frozen=True)
@@ -23,19 +25,21 @@ class Family:
 
 
 def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
-    """The model in inference mode, with all probabilities of dropout set to 0."""
+    """The model in inference mode, with all probabilities of dropout set to 0: `p` of dropout's modules, and attributes
+    with "drop" in their names, which are passed to functions."""
     for part in model.modules():
-        if isinstance(part, torch.nn.Dropout) or type(part).__name__ == "StochasticDepth":
+        if isinstance(part, torch.nn.modules.dropout._DropoutNd) or type(part).__name__ in _DROPS:
             part.p = 0.0
-        if hasattr(part, "drop_prob"):
-            part.drop_prob = 0.0
+        for name, value in vars(part).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(part, name, 0.0)
     return model.eval()
 
 
 def fed(
     model: torch.nn.Module, candidates: Iterable[dict[str, Any]]
 ) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """The model with the first of the inputs that it takes.
+    """The model with the first of the inputs that it takes, in inference and in training.
 
     Raises:
         ValueError: it takes none of them.
@@ -44,7 +48,8 @@ def fed(
     for inputs in candidates:
         try:
             with torch.no_grad():
-                model(**inputs)
+                for mode in (True, False):
+                    model.train(mode)(**inputs)
         except Exception as error:  # a model may refuse inputs by any
             problem = problem or error
         else:

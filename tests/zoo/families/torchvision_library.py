@@ -32,6 +32,8 @@ def _made(models: Any, kind: str, sizes: dict[str, int]) -> tuple[torch.nn.Modul
         options["weights_backbone"] = None
     if kind in ("googlenet", "inception"):
         options["init_weights"] = False  # theirs takes seconds
+    if kind.startswith("detection"):
+        options |= {"min_size": 96, "max_size": 128}
     model = models.get_model(smallest(sizes), **options)
     return fed(without_dropout(model), _candidates(kind))
 

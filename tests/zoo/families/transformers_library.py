@@ -1,7 +1,8 @@
 """The architectures of transformers, from small configurations with random weights.
 
-A configuration's sizes are known by their names. What an architecture takes is found by trying: token ids,
-images, sounds, and their combinations.
+Configurations and inputs are those of the library's own tests, where a checkout of them is at hand
+(`transformers_tests`). Otherwise a configuration's sizes are known by their names, and what an architecture takes is
+found by trying: token ids, images, sounds, and their combinations.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from .family import LARGEST, Family, fed, without_dropout
+from .transformers_tests import tested
 
 _SIZES: dict[str, Any] = {
     "hidden_size": 32, "d_model": 32, "n_embd": 32, "embed_dim": 32, "dim": 32, "hidden_dim": 32,
@@ -51,15 +53,13 @@ def found() -> Iterator[Family]:
 
 
 def _small(config: Any) -> Any:
-    """A configuration with small sizes and no dropout, its parts too."""
+    """A configuration with small sizes, its parts too."""
     computed = {
         k for kind in type(config).__mro__ for k, v in vars(kind).items() if isinstance(v, property)
     }
     for key, value in list(vars(config).items()):
         if hasattr(value, "to_dict"):
             _small(value)
-        elif "drop" in key and isinstance(value, float):
-            setattr(config, key, 0.0)
         elif key in _SIZES and value is not None and type(value) is type(_SIZES[key]):
             wanted = _SIZES[key]
             if (
@@ -83,12 +83,40 @@ def _from_config(
     library: Any, name: str, config_name: str
 ) -> tuple[torch.nn.Module, dict[str, Any]]:
     kind = getattr(library, name)
-    config = _small(getattr(library, config_name)())
+    found = tested(kind)
+    if found is not None:
+        config, inputs = found
+        try:
+            return fed(_made(kind, _without_draws(config)), [inputs])
+        except Exception:  # the tests may be of another version of the library
+            pass
+    config = _small(_without_draws(getattr(library, config_name)()))
+    return fed(_made(kind, config), _candidates(config))
+
+
+def _made(kind: Any, config: Any) -> torch.nn.Module:
+    """A model without dropout.
+
+    Raises:
+        ValueError: it is larger than `LARGEST`.
+    """
     with torch.device("meta"):
         size = sum(p.numel() for p in kind(config).parameters())
     if size > LARGEST:
         raise ValueError(f"no small configuration: {size / 1e6:.0f} million parameters")
-    return fed(without_dropout(kind(config)), _candidates(config))
+    return without_dropout(kind(config))
+
+
+def _without_draws(config: Any) -> Any:
+    """A configuration without dropout and random masks, its parts too."""
+    for key, value in list(vars(config).items()):
+        if hasattr(value, "to_dict"):
+            _without_draws(value)
+        elif "drop" in key and isinstance(value, float):
+            setattr(config, key, 0.0)
+        elif key == "apply_spec_augment":
+            setattr(config, key, False)
+    return config
 
 
 def _candidates(config: Any) -> Iterator[dict[str, Any]]:

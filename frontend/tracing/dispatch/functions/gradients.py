@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import Any
 
 import torch
@@ -12,6 +14,8 @@ from ..recorder import describe
 from .proxies import Handler, TensorProxies
 
 Tensor = torch.Tensor
+#: up to how many frames are between a call of `Tensor.grad` and its handler
+_FRAMES = 8
 
 
 def _backward(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -63,9 +67,23 @@ def _gradient_from_outside(mode: TensorProxies, tensor: Tensor) -> None:
     )
 
 
+def _is_converted() -> bool:
+    """Whether a gradient is read by `module.to()` and the like, to convert it along with a parameter that has the dtype
+    already. Nothing changes then."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame is None:
+            return False
+        if frame.f_code is torch.nn.Module._apply.__code__:
+            names = frame.f_locals
+            return names.get("param_applied") is names.get("param")
+        frame = frame.f_back
+    return False
+
+
 def _gradient(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     gradient = func(*args)
-    if gradient is None and not mode.in_optimizer:
+    if gradient is None and not mode.in_optimizer and not _is_converted():
         _gradient_from_outside(mode, args[0])
     if mode.read_gradient is None or gradient is None or mode.in_optimizer:
         return gradient
