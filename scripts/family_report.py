@@ -426,8 +426,11 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text in a table, without the folders of this machine."""
-    text = re.sub(r"(/[\w.@-]+)+/site-packages/", "", text).replace(str(ROOT), ".")
+    """Text in a table, without the folders of this machine; a path at its end may be cut off."""
+    for folder in sorted(filter(None, sys.path), key=len, reverse=True):
+        text = text.replace(f"{folder}/", "")
+    text = re.sub(r"(/[\w.@-]+)+/site-packages/", "", text)
+    text = re.sub(r"\s(/[\w.@-]+){2,}/?$", " ...", text)
     return text.replace("|", "\\|").replace("<", "\\<").replace("_", "\\_").replace("*", "\\*")
 
 
