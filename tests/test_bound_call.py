@@ -240,7 +240,7 @@ def test_structures_of_plain_arguments() -> None:
         ((x, y), {}), ((x,), {"b": y}), ((x,), {"c": y}), (([x, y],), {}), (((x, y),), {}),
         (([x], y), {}), (({"b": y, "a": x},), {}), (({"a": x, "b": y},), {}), (({"a": [x, {}], "b": y},), {}),
         (([x, None, 2.0, (), y],), {}), (([x, None, 2, (), y],), {}), ((x, {"k": {"b": y}}), {}),
-        ((OrderedDict(a=x, b=y),), {}), (((x, y), []), {}),
+        ((OrderedDict(a=x, b=y),), {}), (((x, y), []), {}), (({1: x},), {}), (({True: x},), {}),
     ]  # fmt: skip
     keys = set()
     for args, kwargs in calls:

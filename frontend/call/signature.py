@@ -220,6 +220,8 @@ def _take_plain(
         elif kind is float:
             parts.append((kind, repr(value)))
         elif kind is dict or kind is list or kind is tuple:
+            if kind is dict and {*map(type, value)} - {str}:
+                return False  # keys of other types may be equal: 1 and True
             parts.append((kind, tuple(value) if kind is dict else len(value)))
             inner = value.values() if kind is dict else value
             if not _take_plain(inner, leaves, tensors, parts):
