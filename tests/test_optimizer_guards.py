@@ -223,6 +223,34 @@ def by_foreach(o: Any, group: Any, p: Any, state: Any) -> None:
     p.sub_(p.grad * rate)
 
 
+def foreach_numbers(o: Any, group: Any, p: Any, state: Any) -> None:
+    """Numbers that change as operands of `_foreach_*`, one for all tensors and one for each."""
+    k, both = group["k"] / 4, [p.grad, 2 * p.grad]
+    found = [
+        *torch._foreach_maximum(both, k - 1),
+        *torch._foreach_minimum(both, [k, group["lr"]]),
+        *torch._foreach_clamp_min(both, -k),
+        *torch._foreach_clamp_max(both, [k, 1.0]),
+        *torch._foreach_add(both, k),
+        *torch._foreach_div(both, [k + 1, 2.0]),
+        *torch._foreach_pow(torch._foreach_abs(both), k + 1),
+        *torch._foreach_pow(k + 1, both),
+        *torch._foreach_lerp(both, both[::-1], k),
+        *torch._foreach_addcmul(both, both, both, [k, 0.5]),
+    ]
+    p.sub_(sum(found), alpha=group["lr"] / 10)
+
+
+def set_by_default(o: Any, group: Any, p: Any, state: Any) -> None:
+    """State entries that `setdefault`, `update` and `|=` store, also those of the optimizer itself."""
+    entry = o.state.setdefault(p, {})
+    entry |= {"mean": entry.get("mean", torch.zeros_like(p))}
+    entry.setdefault("power", torch.ones_like(p)).mul_(0.9)
+    o.state.update({p: entry})
+    entry["mean"].lerp_(p.grad, 0.5)
+    p.sub_(entry["mean"] * entry["power"], alpha=group["lr"])
+
+
 def by_norm(o: Any, group: Any, p: Any, state: Any) -> None:
     """Python divides by what is 0 for no gradient."""
     if not state:
@@ -312,6 +340,8 @@ CASES: dict[str, tuple[Any, int]] = {
     "shapes": (optimizer_class(shapes, {"k": 0}), 2),
     "norm": (optimizer_class(by_norm, {}), 1),
     "foreach": (optimizer_class(by_foreach, {"foreach": None}), 1),
+    "numbers of foreach": (optimizer_class(foreach_numbers, {"k": 0}), 2),
+    "setdefault": (optimizer_class(set_by_default, {}), 1),
     "limit": (optimizer_class(numpy_number, {"k": 0}), 1),
 }
 

@@ -94,3 +94,37 @@ def test_numbers_beside_the_one_element_of_a_mapped_function():
     function = torch.vmap(lambda a: a * (a * 2) * 0.5 + a)
     x = torch.randn(1)
     torch.testing.assert_close(torch.compile(function, backend="gflow")(x), function(x))
+
+
+def _slices(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    return (x[:2] * w[0] * x[1], torch.view_as_real(x[2:] * w[1]))
+
+
+def _scattered(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    out = torch.zeros_like(x)
+    out[:2], out[2:] = x[:2] * w[0], x[2:] * w[1]
+    return (torch.view_as_real(out),)
+
+
+def _conjugated(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    return x, x.conj()[1:], torch.view_as_real(x), x.conj().imag * w.real, x.conj().imag[1:]
+
+
+@pytest.mark.parametrize("function", [_slices, _scattered, _conjugated])
+def test_conjugates_of_values_that_share_memory(function: Callable[..., Any]) -> None:
+    """A backward reads slices of a complex value and conjugates of others: they are not the same memory."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, w: function(x * w, w), backend="gflow")
+    generator = torch.Generator().manual_seed(0)
+    for n in (4, 5, 7):
+        x, w = (
+            torch.randn(n, dtype=torch.complex128, generator=generator, requires_grad=True)
+            for _ in range(2)
+        )
+        results, expected = compiled(x, w), function(x * w, w)
+        torch.testing.assert_close(results, expected)
+        ours, theirs = (
+            torch.autograd.grad(sum(t.abs().sum() for t in outs), (x, w))
+            for outs in (results, expected)
+        )
+        torch.testing.assert_close(ours, theirs)

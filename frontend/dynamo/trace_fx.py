@@ -438,8 +438,7 @@ class _Converter:
             group = shared.get(_storage(node)) if "val" in node.meta else None
             if group and self._fills_its_storage(node) and node not in self.placeholders:
                 del shared[_storage(node)]
-                dtype = node.meta["val"].dtype
-                self.bases |= {o: node for o in group if o.meta["val"].dtype == dtype}
+                self.bases |= {o: node for o in group if _reading(o) == _reading(node)}
         symbolic = self.formulas.domain is not None or self.formulas.others
         # with static sizes AOTAutograd repeats the calls that made the view; otherwise it uses the result's offset
         if symbolic and any(
@@ -604,6 +603,12 @@ def _row_major(shape: Sequence[Any]) -> list[Any]:
 def _extent(shape: Sequence[Any], strides: Sequence[Any]) -> Any:
     """The number of elements from the first to the last in memory, if there are any."""
     return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides))
+
+
+def _reading(node: torch.fx.Node) -> tuple[torch.dtype, bool, bool]:
+    """How a tensor's elements are read from its memory: their type, and whether they are conjugated or negated."""
+    like = node.meta["val"]
+    return like.dtype, like.is_conj(), like.is_neg()
 
 
 def _storage(node: torch.fx.Node) -> int:

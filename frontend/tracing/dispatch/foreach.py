@@ -10,12 +10,16 @@ aten = torch.ops.aten
 
 _BASE = {"norm": "linalg_vector_norm", "max": "amax"}
 _VALUE_KEYWORD = {"addcmul", "addcdiv"}
+#: ops whose per-tensor form takes no numbers → the one that does
+_BY_NUMBERS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 
 def split_foreach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
     """The results of one functional foreach op, computed tensor by tensor; None if the op has no per-tensor form."""
     base = func._schema.name.removeprefix("aten::_foreach_")
     name = _BASE.get(base, base)
+    if func._overloadname.startswith("Scalar"):
+        name = _BY_NUMBERS.get(name, name)
     if base == "zero":
         return [torch.zeros_like(t) for t in args[0]]
     op = getattr(aten, name, None)

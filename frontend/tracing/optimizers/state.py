@@ -29,20 +29,8 @@ from .sparse import one_update, run_step
 from .step_hooks import HOOKS, without_hooks
 
 
-class _Entry(dict[Any, Any]):
-    """A state dict that records the first value of each key. fills: knows the elements of fake tensors."""
-
-    def __init__(self, items: dict[Any, Any] | None = None, fills: Fills | None = None) -> None:
-        super().__init__()
-        self.first: dict[Any, Any] = {}
-        self._fills = fills
-        for key, value in (items or {}).items():
-            self[key] = value
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        if key not in self.first:
-            self.first[key] = _copy(value, fills=self._fills)
-        super().__setitem__(key, value)
+class _Assigned(dict[Any, Any]):
+    """A dict whose methods all store values by `__setitem__`; those of `dict` bypass it."""
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         if key not in self:
@@ -53,12 +41,31 @@ class _Entry(dict[Any, Any]):
         for key, value in dict(*args, **kwargs).items():
             self[key] = value
 
+    def __ior__(self, other: Any) -> _Assigned:  # type: ignore[override, misc]
+        self.update(other)
+        return self
 
-class _State(defaultdict[Any, Any]):
+
+class _Entry(_Assigned):
+    """A state dict that records the first value of each key. fills: knows the elements of fake tensors."""
+
+    def __init__(self, items: dict[Any, Any] | None = None, fills: Fills | None = None) -> None:
+        super().__init__()
+        self.first: dict[Any, Any] = {}
+        self._fills = fills
+        self.update(items or {})
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if key not in self.first:
+            self.first[key] = _copy(value, fills=self._fills)
+        super().__setitem__(key, value)
+
+
+class _State(_Assigned, defaultdict[Any, Any]):
     """An optimizer state that consists of `_Entry`s."""
 
     def __init__(self, fills: Fills | None = None) -> None:
-        super().__init__(partial(_Entry, fills=fills))
+        defaultdict.__init__(self, partial(_Entry, fills=fills))
         self._fills = fills
 
     def __setitem__(self, key: Any, value: Any) -> None:
