@@ -3,6 +3,7 @@ of changes that would be lost, `gflow.compile` makes them at each call."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -121,3 +122,54 @@ def test_changes_that_a_call_takes_back() -> None:
 
     Training()(torch.ones(3))
     assert parameter.tolist() == [-2.0] * 3
+
+
+class Adjoint(torch.autograd.Function):
+    """A module's call, whose backward calls it again and differentiates by what it saved."""
+
+    @staticmethod
+    def forward(ctx: Any, module: torch.nn.Module, x: torch.Tensor, *parameters: Any) -> Any:
+        ctx.module = module
+        ctx.save_for_backward(x, *parameters)
+        return module(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        x, *parameters = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            found = torch.autograd.grad(
+                ctx.module(x), (x, *parameters), gradients, allow_unused=True
+            )
+        return None, *(torch.zeros_like(x) if g is None else g for g in found)
+
+
+def test_a_backward_that_differentiates_its_module_again() -> None:
+    """Saved parameters are those that the module reads, as in eager."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    module, x = module.double(), torch.randn(5, 3, dtype=torch.float64)
+    other = copy.deepcopy(module)
+
+    def step(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss = Adjoint.apply(model, x, *model.parameters()).square().sum()
+        loss.backward()
+        return loss
+
+    class Step(nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+            self.add_optimizer(torch.optim.SGD(module.parameters(), lr=0.1))
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            return step(self.module, x)
+
+    graph, sgd = Step(), torch.optim.SGD(other.parameters(), lr=0.1)
+    for _ in range(3):
+        sgd.zero_grad()
+        loss = step(other, x)
+        sgd.step()
+        torch.testing.assert_close(graph(x), loss.detach())
+    for a, b in zip(module.parameters(), other.parameters()):
+        torch.testing.assert_close(a, b)

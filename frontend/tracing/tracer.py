@@ -209,7 +209,7 @@ class Tracing(TracedSteps):
                     asked_by_build(self.name, getattr(owner, "keeps_python_state", False)),
                     globals_of([owner, target, *self.table.modules]),
                 ),
-                traceable_library(self.rewrites.lift, self.recorder.seed),
+                traceable_library(self.rewrites, self.rewrites.lift, self.recorder.seed),
                 self._real_types(owner, target),
             ):
                 args, kwargs = tree_unflatten(leaves, self.request.call.structure)

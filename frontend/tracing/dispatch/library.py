@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from torch import _functorch
+from torch.autograd.function import BackwardCFunction
 from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import clip_grad
 from torch.optim import optimizer
+from torch.overrides import TorchFunctionMode
 
 from gflow.errors import GraphTraceError
 
@@ -172,10 +174,14 @@ def _nothing(*_: Any) -> None:
 
 
 @contextlib.contextmanager
-def traceable_library(lift: Callable[[Any], Any], seed: seeding.Seed) -> Iterator[None]:
+def traceable_library(
+    mode: TorchFunctionMode, lift: Callable[[Any], Any], seed: seeding.Seed
+) -> Iterator[None]:
     """Active around `build()`.
 
     Args:
+        mode: the function mode of the trace. It is not active while `backward()` runs, in which the code of an
+            `autograd.Function` may use real tensors: the parameters of a module that it calls again.
         lift: replaces real tensors by their traced proxies. `autograd.Function.apply` cannot be overridden by function
             modes, but calls `unwrap_dead_wrappers` on its arguments, which is replaced.
         seed: the state of PyTorch's generator.
@@ -186,6 +192,13 @@ def traceable_library(lift: Callable[[Any], Any], seed: seeding.Seed) -> Iterato
         "unwrap_dead_wrappers",
         here_only(unwrap, lambda args: lift(unwrap(args))),
     )
+    backward = BackwardCFunction.apply
+
+    def traced_backward(self: Any, *gradients: Any) -> Any:
+        with mode:
+            return backward(self, *gradients)
+
+    backwards = (BackwardCFunction, "apply", here_only(backward, traced_backward))
     plain = (
         torch.Tensor,
         "as_subclass",
@@ -194,7 +207,12 @@ def traceable_library(lift: Callable[[Any], Any], seed: seeding.Seed) -> Iterato
     hook = optimizer.register_optimizer_step_pre_hook(here_only(_nothing, _no_step))
     try:
         with replaced(
-            *_replacements(), *collectives.replaced(), *seeding.refused(seed), lifted, plain
+            *_replacements(),
+            *collectives.replaced(),
+            *seeding.refused(seed),
+            lifted,
+            backwards,
+            plain,
         ):
             yield
     finally:
