@@ -21,11 +21,11 @@ from gflow.dialects.records import record
 from ....description import Kernel
 from ....sizes import WIDE, extent
 from ...choice import Choice
-from .contraction import Contraction, followed_by, with_following
+from .contraction import Contraction, seconds_alone, with_following
 from .convolution import convolution_of, direct_product, kind_of_convolution
 from .matmul import Product, copied_operands, kind_of_matmul, product_of_matmul
 from .operands import stride_class
-from .tiles import Problem, best_splits, fastest_tile, seconds, together
+from .tiles import Problem, together
 
 #: bytes of a pointer, and of a number, as a kernel argument
 _POINTER, _NUMBER = 8, 4
@@ -79,7 +79,7 @@ def member_of(c: Contraction, allowed: Mapping[str, bool], target: Target) -> Me
     return Member(
         (*_text(p, c), posed.descriptors, tf32),
         with_following(own, c.following, 1),
-        _alone(posed, c, target),
+        seconds_alone(posed, c.following, c.result, c.types[0].dtype, target),
         _parameters(c),
     )
 
@@ -115,15 +115,6 @@ def _positions(k: Kernel) -> Hashable:
 def _factor(number: int) -> int:
     """The greatest of `_FACTORS` that divides a number; 1 if none does."""
     return next((f for f in _FACTORS if number % f == 0), 1)
-
-
-def _alone(p: Problem, c: Contraction, target: Target) -> float:
-    splits = best_splits(p, target)
-    following = followed_by(splits, c.following, c.result, c.types[0].dtype)
-    model = with_following(p, following, splits)
-    return target.device.launch + seconds(
-        model, fastest_tile(model, splits, target), splits, target
-    )
 
 
 def _parameters(c: Contraction) -> int:
