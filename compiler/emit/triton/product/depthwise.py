@@ -175,9 +175,10 @@ def _weight_grad(
             f"high = tl.minimum(low + share, {rows})",
         ]
     lines = [
+        "program = tl.program_id(0)",
         f"across = tl.cdiv({c}, BLOCK_C)",
-        "cols = tl.program_id(0) % across * BLOCK_C + tl.arange(0, BLOCK_C)",
-        f"first = tl.program_id(0) // across * {taps}",
+        "cols = program % across * BLOCK_C + tl.arange(0, BLOCK_C)",
+        f"first = program // across * {taps}",
         f"col_ok = cols < {c}",
         *shared,
         *(f"acc{t} = tl.full((BLOCK_P, BLOCK_C), 0, {acc})" for t in range(taps)),
