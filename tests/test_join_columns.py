@@ -42,9 +42,11 @@ class Residual(nn.Module):
 
 
 class Train(gflow.nn.Graph):
-    def __init__(self, model: nn.Module, target: str) -> None:
+    def __init__(self, model: nn.Module, target: str, budget: int = 0) -> None:
         super().__init__()
         self.model = model
+        if budget:
+            self.config.set_memory_budget(budget)
         self.config.compile_options = CompileOptions(target=target)
         self.add_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
 
@@ -64,11 +66,11 @@ def trained(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     return {n: t.double() for n, t in model.state_dict().items()}
 
 
-def check(model: nn.Module, x: Tensor, y: Tensor, target: str = "cuda:90") -> Program:
+def check(model: nn.Module, x: Tensor, y: Tensor, target: str, budget: int = 0) -> Program:
     """A step in Triton's interpreter beside eager and float64; its program."""
     exact = trained(copy.deepcopy(model).double(), x.double(), y.double())
     eager = trained(copy.deepcopy(model), x, y)
-    graph = Train(model, target)
+    graph = Train(model, target, budget)
     graph(x, y)
     for name, found in model.state_dict().items():
         want = exact[name]
@@ -106,22 +108,32 @@ def test_batch_norms_of_small_images(
     assert len(found) >= 6, found
 
 
+def test_under_a_memory_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of joined kernels are recomputed, with and without their convolution."""
+    monkeypatch.setenv("GFLOW_CUDA_DEVICE", "interpreter")
+    torch.manual_seed(0)
+    model = nn.Sequential(Residual(24, 40), Residual(24, 40))
+    program = check(model, *(torch.randn(4, 24, 4, 4) for _ in range(2)), "cuda:90", 100_000)
+    assert "gflow.recomputed" in program.ir
+    assert joined(program)
+
+
 def column(rows: int, k: int, columns: int, kind: str = "sum", dtype: str = "f32") -> str:
-    """A function: a product and a bias, a reduction of its columns, and what follows over the columns."""
+    """A function: a product less a vector or one of its rows; a reduction of columns, and what follows over them."""
     t, c = f"tensor<{rows}x{columns}xDT>", f"tensor<{columns}xDT>"
+    wide = f"shape = array<i64: {rows}, {columns}>"
+    row = f"""%m = "gflow.slice"(%p) {{starts = array<i64: 2, 0>, limits = array<i64: 3, {columns}>,
+          strides = array<i64: 1, 1>}} : ({t}) -> tensor<1x{columns}xDT>
+      %n = "gflow.broadcast"(%m) {{dims = array<i64: 0, 1>, {wide}}} : (tensor<1x{columns}xDT>) -> {t}"""
+    bias = f'%n = "gflow.broadcast"(%v) {{dims = array<i64: 1>, {wide}}} : ({c}) -> {t}'
     text = f"""func.func @f(%x: tensor<{rows}x{k}xDT>, %w: tensor<{k}x{columns}xDT>, %v: {c}) -> ({c}, {t}, {t}) {{
       %p = "gflow.matmul"(%x, %w) : (tensor<{rows}x{k}xDT>, tensor<{k}x{columns}xDT>) -> {t}
-      %b = "gflow.broadcast"(%v) {{dims = array<i64: 1>, shape = array<i64: {rows}, {columns}>}} : ({c}) -> {t}
-      %a = "gflow.add"(%p, %b) : ({t}, {t}) -> {t}
-      %m = "gflow.slice"(%a) {{starts = array<i64: 2, 0>, limits = array<i64: 3, {columns}>,
-          strides = array<i64: 1, 1>}} : ({t}) -> tensor<1x{columns}xDT>
-      %n = "gflow.broadcast"(%m) {{dims = array<i64: 0, 1>, shape = array<i64: {rows}, {columns}>}}
-          : (tensor<1x{columns}xDT>) -> {t}
-      %d = "gflow.sub"(%a, %n) : ({t}, {t}) -> {t}
+      {row if kind in ("sum", "max") else bias}
+      %d = "gflow.sub"(%p, %n) : ({t}, {t}) -> {t}
       %s = "gflow.reduce"(%d) {{dims = array<i64: 0>, kind = "{kind}"}} : ({t}) -> {c}
-      %e = "gflow.broadcast"(%s) {{dims = array<i64: 1>, shape = array<i64: {rows}, {columns}>}} : ({c}) -> {t}
+      %e = "gflow.broadcast"(%s) {{dims = array<i64: 1>, {wide}}} : ({c}) -> {t}
       %r = "gflow.sub"(%d, %e) : ({t}, {t}) -> {t}
-      return %s, %r, %a : {c}, {t}, {t}
+      return %s, %r, %p : {c}, {t}, {t}
     }}"""
     return text.replace("DT", dtype)
 

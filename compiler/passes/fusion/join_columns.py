@@ -160,7 +160,12 @@ class _Joining:
         return k if whole and reduces and 1 < rows <= self.target.device.column else None
 
     def rows(self, p: Op, o: Op) -> list[Op]:
-        """Slices of one position of `p`'s results that only `o` reads, as the middle of shifted sums."""
+        """Slices of one position of a contraction that only `o` reads, as the middle of shifted sums.
+
+        Those of a value after an epilogue stay apart: a kernel that recomputes it alone could not read a row of it.
+        """
+        if p.name == "fused":
+            return []
         made = {self.body.producer[v] for v in o.operands}
         found = []
         for n in sorted({u for r in p.results for u in self.body.users[r]} & made - self.joined):
