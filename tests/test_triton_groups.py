@@ -140,3 +140,36 @@ def test_another_tile() -> None:
     want = expected(args)
     run_program(tuned, args)
     close(args, want)
+
+
+def test_depthwise_weight_gradients() -> None:
+    """Gradients over 64, 48 and 64 positions, of channels that fill no block, in one launch."""
+    layers = ((4, 4, 4, 23), (3, 4, 4, 41), (2, 8, 4, 9))  # images, height, width, channels
+    types, lines = [], []
+    for i, (n, h, w, c) in enumerate(layers):
+        image, weight = f"tensor<{n}x{h}x{w}x{c}xf32>", f"tensor<{c}x3x3x1xf32>"
+        types += [image, image, weight]
+        lines += [
+            f'%p{i} = "gflow.convolution_weight_grad"(%a{3 * i}, %a{3 * i + 1}) {{stride = array<i64: 1, 1>, '
+            f"padding = array<i64: 1, 1>, dilation = array<i64: 1, 1>, groups = {c} : i64, layout = "
+            f'"N*C", shape = array<i64: {c}, 3, 3, 1>}} : ({image}, {image}) -> {weight}',
+            f'%r{i} = "gflow.sub"(%a{3 * i + 2}, %p{i}) : ({weight}, {weight}) -> {weight}',
+        ]
+    program = _compiled(
+        types, ", ".join(f"%a{i}: {t}" for i, t in enumerate(types)), lines, "cuda:90"
+    )
+    (name,) = launches(program)
+    assert name.startswith("grouped_depthwise_weight_grad")
+    torch.manual_seed(0)
+    args, want = [], []
+    for n, h, w, c in layers:
+        x, dy, weight = torch.randn(n, h, w, c), torch.randn(n, h, w, c), torch.randn(c, 3, 3, 1)
+        args += [x, dy, weight]
+        images = (t.double().permute(0, 3, 1, 2) for t in (x, dy))
+        x, dy = images
+        shape = (c, 1, 3, 3)
+        gradient = torch.nn.grad.conv2d_weight(x, shape, dy, padding=1, groups=c)
+        want.append(weight.double() - gradient.permute(0, 2, 3, 1))
+    run_program(program, args)
+    for found, exact in zip(args[2::3], want):
+        torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)

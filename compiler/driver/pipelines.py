@@ -105,6 +105,7 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
     if target.gpu:
         programs = target.device.partial_sums * target.device.multiprocessors
         passes.append(f"gflow-join-reductions{{programs={programs}}}")
+        passes.append(f"gflow-join-columns{{target={target}}}")
     passes += [_schedule(options, target)]
     if target.gpu and options.straighten != "Disable":
         passes.append(f"gflow-group-products{{target={target}}}")

@@ -45,8 +45,8 @@ class Node:
     """One value of the expression DAG.
 
     Attributes:
-        op: "load", "const", "index" (a linear position as i64), "reduce", "partial_sums", "random", a result of
-            "softmax_runs" (`OF_RUNS`), or an elementwise op's name.
+        op: "load", "const", "index" (a linear position as i64), "reduce", "partial_sums", "random", "row" (the value
+            in one row of a matrix), a result of "softmax_runs" (`OF_RUNS`), or an elementwise op's name.
         dtype: the element type of the value.
         args: indices of operand nodes in `Kernel.nodes`.
         attrs: the op's attributes.
@@ -281,6 +281,8 @@ class _Describer:
                 return self.demand(operands[0], tuple(inner_map))
             case "reduce":
                 return self.reduce(operands[0], attrs, ty, dim_map)
+            case "slice":
+                return self.row(operands[0], attrs, ty)
             case "partial_sums":
                 full = tuple(range(len(self.space)))
                 x = region.types[operands[0]]
@@ -294,6 +296,17 @@ class _Describer:
         return self.add(
             Node(name, ty.dtype, args, {k: v for k, v in attrs.items() if v is not None})
         )
+
+    def row(self, operand: int, attrs: dict[str, Any], ty: TensorType) -> int:
+        """The node of a slice of one position of all dimensions but the last: a row of the matrix of all positions."""
+        x = self.region.types[operand]
+        *starts, first = attrs["starts"]
+        if x.shape != self.space or first or ty.shape != (*(1 for _ in starts), x.shape[-1]):
+            raise CannotLower(f"a slice of {x} to {ty} inside a kernel over {self.space}")
+        strides = row_major_strides(x.shape[:-1])
+        number = sum(n * s for n, s in zip(starts, strides))
+        full = tuple([d if size != 1 else -1 for d, size in enumerate(x.shape)])
+        return self.add(Node("row", ty.dtype, (self.demand(operand, full),), {"row": number}))
 
     def softmax_runs(self, value: int, operands: tuple[int, ...], run: int) -> int:
         """The node of a result of a `gflow.softmax_runs`."""
@@ -531,6 +544,8 @@ def annotate(k: Kernel) -> Kernel:
         if node.op == "reduce":
             node.depth += 1
             node.dims -= k.reduced
+        elif node.op == "row":
+            node.dims &= {len(k.sizes) - 1}
         elif node.op == "partial_sums":
             node.dims &= k.reduced
     return k

@@ -45,6 +45,24 @@ func.func @convolutions(%x: tensor<64x2x2x384xf32>, %y: tensor<64x2x2x64xf32>, %
   return %u0, %u1, %e : tensor<64x1x1x384xf32>, tensor<384x1x1x64xf32>, tensor<64xf32>
 }
 
+// So are those of depthwise convolutions.
+// CHECK-LABEL: func.func @depthwise(
+// CHECK:         "gflow.exp"
+// CHECK:         "gflow.convolution_weight_grad"
+// CHECK:         gflow.launch = 0 : i64
+// CHECK:         "gflow.convolution_weight_grad"
+// CHECK:         gflow.launch = 0 : i64
+// CHECK:         return
+func.func @depthwise(%x: tensor<64x2x2x384xf32>, %y: tensor<64x2x2x384xf32>, %w0: tensor<384x3x3x1xf32>, %w1: tensor<384x3x3x1xf32>, %v: tensor<64xf32>)
+    -> (tensor<384x3x3x1xf32> {gflow.alias = 2 : i64}, tensor<384x3x3x1xf32> {gflow.alias = 3 : i64}, tensor<64xf32>) {
+  %p0 = "gflow.convolution_weight_grad"(%x, %y) {stride = array<i64: 1, 1>, padding = array<i64: 1, 1>, dilation = array<i64: 1, 1>, groups = 384 : i64, layout = "N*C", shape = array<i64: 384, 3, 3, 1>} : (tensor<64x2x2x384xf32>, tensor<64x2x2x384xf32>) -> tensor<384x3x3x1xf32>
+  %u0 = "gflow.sub"(%w0, %p0) : (tensor<384x3x3x1xf32>, tensor<384x3x3x1xf32>) -> tensor<384x3x3x1xf32>
+  %e = "gflow.exp"(%v) : (tensor<64xf32>) -> tensor<64xf32>
+  %p1 = "gflow.convolution_weight_grad"(%y, %x) {stride = array<i64: 1, 1>, padding = array<i64: 1, 1>, dilation = array<i64: 1, 1>, groups = 384 : i64, layout = "N*C", shape = array<i64: 384, 3, 3, 1>} : (tensor<64x2x2x384xf32>, tensor<64x2x2x384xf32>) -> tensor<384x3x3x1xf32>
+  %u1 = "gflow.sub"(%w1, %p1) : (tensor<384x3x3x1xf32>, tensor<384x3x3x1xf32>) -> tensor<384x3x3x1xf32>
+  return %u0, %u1, %e : tensor<384x3x3x1xf32>, tensor<384x3x3x1xf32>, tensor<64xf32>
+}
+
 // The first reads an argument that is updated before the second: it cannot wait.
 // CHECK-LABEL: func.func @reads_what_is_updated(
 // CHECK-NOT:     gflow.launch

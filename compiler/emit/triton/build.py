@@ -90,7 +90,8 @@ def built_again(program: Program) -> Iterator[tuple[ir.Module, Builder, Program]
 def _shared(o: Op) -> tuple[int | None, str]:
     """The number of the launch that an op shares with its neighbours (None: none), and the kind of their kernel."""
     kind = kind_of(o.op)
-    return (launch_of(o.op), kind) if kind in ("merged", "product") else (None, "")
+    shares = kind in ("merged", "product", "depthwise")
+    return (launch_of(o.op), kind) if shares else (None, "")
 
 
 def add_op(b: Builder, o: Op) -> None:

@@ -62,6 +62,7 @@ from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, type_of
 
 from ..base import Pass
+from .region import Region, ops_inside
 
 
 @record
@@ -161,7 +162,7 @@ def _space_of(o: Op, kind: str) -> tuple[int, ...]:
     if fused_kind(o.op) != kind or root_of(o.op):
         return ()
     space: tuple[int, ...] = ()
-    for op in _inner(o.op):
+    for op in ops_inside(o.op):
         if op.name != "gflow.reduce":
             continue
         shape, dims = type_of(op.operands[0]).shape, read(OPS["reduce"], op.attributes)["dims"]
@@ -198,13 +199,9 @@ def _fits(space: tuple[int, ...], options: JoinOptions) -> bool:
     return enough and options.shortest <= space[-1] <= options.longest
 
 
-def _inner(fused: ir.Operation) -> list[ir.Operation]:
-    return [view.operation for view in fused.regions[0].blocks[0].operations]
-
-
 def _columns(o: Op) -> _Columns | None:
     """The description of a column kernel; None if it does more than float32 sums and ops in the shape of the sums."""
-    *inner, end = _inner(o.op)
+    *inner, end = ops_inside(o.op)
     sums = [op for op in inner if op.name == "gflow.reduce"]
     space = type_of(sums[0].operands[0]).shape
     size = TensorType(space, "i1").numel
@@ -330,22 +327,6 @@ def _groups(
     return [([c], max(r.index, c.o.index)) for c in columns]
 
 
-class _Region:
-    """A fused op under construction: its operands, and the values of its region by the values that they represent."""
-
-    def __init__(self, kind: str, operands: Iterable[ir.Value], results: Sequence[TensorType]):
-        self.operands = sorted(dict.fromkeys(operands), key=lambda v: str(v.type))
-        self.op = builder.build_op("fused", self.operands, {"kind": kind}, list(results))
-        self.block = self.op.regions[0].blocks.append(*[v.type for v in self.operands])
-        self.inside = dict(zip(self.operands, self.block.arguments))
-
-    def enter(self, old: ir.Operation) -> dict[ir.Value, ir.Value]:
-        """Make the arguments of another op's region values of this one."""
-        arguments = old.regions[0].blocks[0].arguments
-        pairs = zip(arguments, old.operands)
-        return {a: self.inside[v] for a, v in pairs if v in self.inside}
-
-
 def _build_rows(
     body: Body, r: Op, columns: Sequence[_Columns], length: int
 ) -> dict[ir.Value, ir.Value]:
@@ -367,12 +348,12 @@ def _build_rows(
     summed: dict[ir.Value, ir.Value] = {}
     location = ir.Location.fused([r.op.location, *(c.o.op.location for c in columns)])
     with ir.InsertionPoint(r.op), location:
-        region = _Region(fused_kind(r.op), operands, [t for t, _ in outputs])
+        region = Region(fused_kind(r.op), operands, [t for t, _ in outputs])
         with ir.InsertionPoint(region.block):
             for o in sorted([r, *(c.o for c in columns)], key=lambda o: o.index):
                 known = region.enter(o.op)
                 if o is r:
-                    *inner, end = _inner(r.op)
+                    *inner, end = ops_inside(r.op)
                     for op in inner:
                         clone_into(op, known)
                     region.inside |= {v: known[y] for v, y in zip(r.op.results, end.operands)}
@@ -402,7 +383,7 @@ def _build_columns(
     outputs: list[tuple[TensorType, ir.Value, ir.Value]] = []
     operands: list[ir.Value] = []
     for c in columns:
-        end = _inner(c.o.op)[-1]
+        end = ops_inside(c.o.op)[-1]
         pairs = zip(c.o.results, c.o.op.results, end.operands)
         outputs += [(type_of(v), v, y) for number, v, y in pairs if number in c.sums_to]
         arguments = c.o.op.regions[0].blocks[0].arguments
@@ -414,7 +395,7 @@ def _build_columns(
     locations = [c.o.op.location for c in columns]
     location = locations[0] if len(locations) == 1 else ir.Location.fused(locations)
     with ir.InsertionPoint(before), location:
-        region = _Region("column", operands, [t for t, _, _ in outputs])
+        region = Region("column", operands, [t for t, _, _ in outputs])
         known: dict[ir.Value, ir.Value] = {}
         with ir.InsertionPoint(region.block):
             for c in columns:

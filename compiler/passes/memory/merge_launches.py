@@ -217,7 +217,7 @@ class _Pass:
 
 def _shared_product(o: Op) -> int | None:
     """The number of the launch that a product shares; None if it shares none."""
-    return launch_of(o.op) if kind_of(o.op) == "product" else None
+    return launch_of(o.op) if kind_of(o.op) in ("product", "depthwise") else None
 
 
 def _number(launch: int) -> ir.IntegerAttr:

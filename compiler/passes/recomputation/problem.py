@@ -6,7 +6,7 @@ counts as a use of its base.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -298,11 +298,11 @@ def _partly(
     if is_bare(names):
         return _alone(o, inner, wanted, {block.arguments[n]: value(o.operands[n]) for n in numbers})
     kind = fused_kind(o.op) or None
-    if not any(region.costs[i].contraction for i in inner) and "reduce" not in names:
-        kind = "pointwise"
+    if not any(region.costs[i].contraction for i in inner):
+        kind = _kind_without(kind, names)
     outside = {block.arguments[n]: value(o.operands[n]) for n in numbers}
     outside |= {last.operands[n]: value(o.results[n]) for n in siblings}
-    inner = _reshape_outside(ops, inner, outside)
+    inner = _view_outside(ops, inner, outside)
     made = {n: outside[v] for n in wanted if (v := last.operands[n]) in outside}
     own = [n for n in wanted if n not in made]
     if not own:
@@ -325,23 +325,31 @@ def _partly(
     return [made[o.results.index(v)] for v in recipe.results]
 
 
-def _reshape_outside(
+def _kind_without(kind: str | None, names: Set[str]) -> str | None:
+    """The kind of a part of a kernel without a contraction: the epilogue of one reduces columns, if anything."""
+    if "reduce" not in names:
+        return "pointwise"
+    return "column" if kind == "contraction" else kind
+
+
+def _view_outside(
     ops: Sequence[ir.Operation], inner: Sequence[int], outside: dict[ir.Value, ir.Value]
 ) -> list[int]:
-    """Build reshapes of what a slice of a region reads as views in front of the kernel: the root of a contraction may
-    be reshaped in its epilogue, but a kernel of another kind reads it from memory.
+    """Build reshapes and slices of what a slice of a region reads as views in front of the kernel: the root of a
+    contraction may be viewed in its epilogue, but a kernel of another kind reads it from memory.
 
     Args:
         ops: of the region.
         inner: the numbers of those in the slice.
-        outside: the SSA value of each value that the slice reads; those of the reshapes are added.
+        outside: the SSA value of each value that the slice reads; those of the views are added.
 
     Returns:
         The numbers of the other ops.
     """
     left = []
     for i in inner:
-        if ops[i].name == "gflow.reshape" and ops[i].operands[0] in outside:
+        viewed = ops[i].name in ("gflow.reshape", "gflow.slice")
+        if viewed and ops[i].operands[0] in outside:
             clone_into(ops[i], outside)
         else:
             left.append(i)

@@ -14,11 +14,11 @@ After `gflow-group-products{target=cuda:90}`:
 
 A weight gradient has a long K and a small result. In a launch of its own it uses split-K to keep the device busy,
 writes partial sums and adds them in a second launch. Several of them together have enough tiles without split-K, which
-saves bytes and launches. The weight gradient of a pointwise convolution is such a product, too. A product may be
-delayed if no op reads its results (the program returns them), and no op in between updates an argument that it reads.
-Its operands stay live until then, so the pass groups products only as long as no op needs more memory than the original
-peak. Dynamic programming finds the partition of the products into launches with the least predicted time, by the model
-of tiles.
+saves bytes and launches. The weight gradient of a pointwise convolution is such a product, too, and that of a depthwise
+convolution over few positions, whose programs fill no device, is treated as one. A product may be delayed if no op
+reads its results (the program returns them), and no op in between updates an argument that it reads. Its operands stay
+live until then, so the pass groups products only as long as no op needs more memory than the original peak. Dynamic
+programming finds the partition of the products into launches with the least predicted time, by the model of tiles.
 
 `gflow-select-kernels` chooses one tile for the products of a launch, and `gflow-merge-launches` checks the launch once
 places in memory are known. Products without an epilogue, which a library may run, stay alone.

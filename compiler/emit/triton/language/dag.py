@@ -98,7 +98,7 @@ def _expression(f: Frame, i: int, node: Node) -> str:
             return f"({text}).to(tl.int64)" if text else "tl.full([], 0, tl.int64)"
         case "random":
             return _random(f, i, node)
-        case op if op == "reduce" or op in APART or op in OF_RUNS:
+        case op if op in ("reduce", "row") or op in APART or op in OF_RUNS:
             raise CannotLower(f"a {node.op} where none of its passes is written")
     args = [value(f, a) for a in node.args]
     dtypes = [f.k.nodes[a].dtype for a in node.args]

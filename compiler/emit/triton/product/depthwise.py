@@ -47,7 +47,12 @@ def depthwise(
 
     places: the addresses of its operands and its result.
     """
-    configs = list(b.ways(depthwise_configs(g)))
+    whole = after.whole()
+    configs = list(b.ways(depthwise_configs(g, whole)))
+    b.choice.check(
+        configs[0].constants["BLOCK_P"] % whole == 0,
+        f"has a tile whose positions are no multiple of {whole}",
+    )
     at = [p for p in places[:2] if p is not None]
     if c.name == "convolution_weight_grad":
         _weight_grad(b, g, at, c.result, after, configs, choice.pieces)
@@ -112,7 +117,7 @@ def _activation(
     lines.append(f"acc = tl.full((BLOCK_P, BLOCK_C), 0, {acc})")
     lines += _loops(g, body)
     used: set[str] = set()
-    tile = Tile(_axes(g, sizes, p), ("row_ok", "col_ok"))
+    tile = Tile(_axes(g, sizes, p), ("row_ok", "col_ok"), "BLOCK_C")
     lines += after.emit(p, tile, "acc", used)
     stem = "_".join(["depthwise", *([] if forward else ["input_grad"]), *after.ops])
     add_kernel(
@@ -170,9 +175,10 @@ def _weight_grad(
             f"high = tl.minimum(low + share, {rows})",
         ]
     lines = [
+        "program = tl.program_id(0)",
         f"across = tl.cdiv({c}, BLOCK_C)",
-        "cols = tl.program_id(0) % across * BLOCK_C + tl.arange(0, BLOCK_C)",
-        f"first = tl.program_id(0) // across * {taps}",
+        "cols = program % across * BLOCK_C + tl.arange(0, BLOCK_C)",
+        f"first = program // across * {taps}",
         f"col_ok = cols < {c}",
         *shared,
         *(f"acc{t} = tl.full((BLOCK_P, BLOCK_C), 0, {acc})" for t in range(taps)),

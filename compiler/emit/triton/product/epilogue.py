@@ -15,23 +15,36 @@ from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
 from gflow.compiler.kernel.description import APART, Access, Kernel, Node
+from gflow.compiler.kernel.registers import register_dtype
 from gflow.compiler.kernel.selection.gpu.product.contraction import Contraction
-from gflow.compiler.kernel.selection.gpu.product.epilogue import Following
+from gflow.compiler.kernel.selection.gpu.product.epilogue import Following, of_columns
 from gflow.compiler.kernel.sizes import WIDE
 from gflow.dialects.program import Place
 from gflow.dialects.types import FLOATS, row_major_strides
 
 from ..language import dag
-from ..language.expressions import loaded, triton_type
+from ..language.expressions import literal, loaded, triton_type
 from ..language.parameters import Parameters
 from ..language.precision import coarse
 from ..program_builder import Builder
 from ..region.fused import readable
+from ..region.reductions import along, identity, settled
+from ..region.writer import register
 from .output_tile import Positions, Tile, is_raw
 
 #: ops that are left out of kernels' names
 _UNTOLD = frozenset(
-    {"yield", "constant", "convert", "broadcast", "reshape", "transpose", "select", "compare"}
+    [
+        "yield",
+        "constant",
+        "convert",
+        "broadcast",
+        "reshape",
+        "transpose",
+        "slice",
+        "select",
+        "compare",
+    ]
 )
 
 
@@ -106,6 +119,8 @@ class _Writer(dag.Frame):
                 self._runs(i, node)
             if node.op == "picked":
                 self._pick(i, node)
+            if node.op in ("reduce", "row"):
+                self._reduce(i, node)
             values.append("" if node.op in APART else dag.value(self, i))
         everywhere = frozenset(range(self.tile.rank))
         for store in self.k.stores:
@@ -126,12 +141,48 @@ class _Writer(dag.Frame):
                 continue
             offset, dims = self.at.offset(store.strides, name)
             address = f"{name} + {offset}"
+            if of_columns(self.k, store):
+                self._store_of_columns(address, values[store.node], store.dtype)
+                continue
             if dims != everywhere:
                 address = f"tl.broadcast_to({address}, {self.acc}.shape)"
             value = _stored(values[store.node], store.dtype)
             mask = self._mask(name, store, everywhere)
             given = f", mask={mask}" if mask else ""
             self.lines.append(f"tl.store({address}, {value}{given})")
+
+    def _reduce(self, i: int, node: Node) -> None:
+        """Write a reduction of columns, all of whose rows are in the tile, or a row of them."""
+        rows, width = self.tile.axes[0], self.tile.width
+        if self.tile.rank != 2 or len(self.tile.axes) != 2 or rows.dim != 0 or not width:
+            raise CannotLower("a reduction of columns on a tile that has no whole columns")
+        argument = self.k.nodes[node.args[0]]
+        x = dag.value(self, node.args[0])
+        if not x.isidentifier():
+            x = f"tl.full([], {x}, {triton_type(register_dtype(argument.dtype))})"
+        if node.op == "row":
+            number = self.params.number(f"row_{i}", node.attrs["row"])
+            here = self.tile.spread(f"({rows.text}) == {number}", 0)
+            zero = literal(0, register_dtype(node.dtype))
+            self.name(
+                i,
+                f"row_of_{i}",
+                f"tl.sum(tl.where({here}, {x}, {zero}), 0, keep_dims=True)",
+                node.dims,
+            )
+            return
+        kind = register(node)
+        x = f"tl.broadcast_to({x}, {self.acc}.shape).to({triton_type(kind)})"
+        x = f"tl.where({self.tile.mask(frozenset({0}))}, {x}, {identity(node)})"
+        text = along(self.used, node, x, 0, ", keep_dims=True")
+        self.name(i, f"{node.attrs['kind']}_{i}", settled(node, text), node.dims)
+
+    def _store_of_columns(self, address: str, value: str, dtype: str) -> None:
+        """Write the store of a number for each column of the tile."""
+        shape, columns = f"(1, {self.tile.width})", self.tile.mask(frozenset({1}))
+        stored = f"tl.broadcast_to({_stored(value, dtype)}, {shape})"
+        given = f", mask={columns}" if columns else ""
+        self.lines.append(f"tl.store(tl.broadcast_to({address}, {shape}), {stored}{given})")
 
     def _store_sums(self, name: str, value: str, node: Node) -> None:
         """Write the stores of the sums over each run of the tile's rows."""

@@ -55,15 +55,22 @@ def across(w: Writer, node: Node, x: str) -> str:
         keep = ", keep_dims=True" if len(axes) == 1 else ""
     else:
         axes = [0]
-    kind = kind_of(node)
     for axis in reversed(axes):
-        if kind == "sum":
-            x = f"tl.sum({x}, {axis}{keep})"
-        else:
-            name = kind if kind in ("prod", "or", "and") or node.dtype in FLOATS else f"int_{kind}"
-            w.used.add(f"gf_combine_{name}")
-            x = f"tl.reduce({x}, {axis}, gf_combine_{name}{keep})"
+        x = along(w.used, node, x, axis, keep)
     return x
+
+
+def along(used: set[str], node: Node, x: str, axis: int, keep: str) -> str:
+    """The reduction of a tile along one axis, as an expression.
+
+    used: the device functions that are called are added to it. keep: the argument that keeps the axis, as text.
+    """
+    kind = kind_of(node)
+    if kind == "sum":
+        return f"tl.sum({x}, {axis}{keep})"
+    name = kind if kind in ("prod", "or", "and") or node.dtype in FLOATS else f"int_{kind}"
+    used.add(f"gf_combine_{name}")
+    return f"tl.reduce({x}, {axis}, gf_combine_{name}{keep})"
 
 
 def _widens(w: Writer, node: Node) -> bool:
@@ -76,15 +83,18 @@ def _widens(w: Writer, node: Node) -> bool:
 def finished(w: Writer, r: int, x: str) -> None:
     """Define the value of a finished reduction's node."""
     node = w.k.nodes[r]
-    if node.dtype == "i1":
-        x = f"({x}) != 0"
-    elif node.dtype in HALVES:
-        x = rounded(f"({x})", node.dtype)
-    elif node.dtype not in FLOATS:
-        x = f"({x}).to({triton_type(node.dtype)})"
     name = f"{node.attrs['kind']}_{r}"
-    w.line(f"{name} = {x}")
+    w.line(f"{name} = {settled(node, x)}")
     w.scopes[-1].names[r] = name
+
+
+def settled(node: Node, x: str) -> str:
+    """A finished reduction in the type of its node, as an expression."""
+    if node.dtype == "i1":
+        return f"({x}) != 0"
+    if node.dtype in HALVES:
+        return rounded(f"({x})", node.dtype)
+    return x if node.dtype in FLOATS else f"({x}).to({triton_type(node.dtype)})"
 
 
 def operand(w: Writer, r: int, whole: bool) -> str:

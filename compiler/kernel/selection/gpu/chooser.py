@@ -62,6 +62,8 @@ def chooser(
         c = contraction_of(o, body, at)
         if c is not None:
             together = shared.get(o.index)
+            if together is not None and together.kind == "depthwise":
+                return together
             if together is not None:
                 return _precise(together, c, tf32[TF32_OF[c.name]])
             return _contraction(c, tf32, target, used)

@@ -22,7 +22,7 @@ from gflow.dialects.types import TensorType, row_major_strides, type_of
 from ...choice import Choice, Way, way_of
 from .epilogue import Following, kernels_after, stored
 from .operands import VECTOR
-from .tiles import Problem, Tile, best_splits, fastest_tile
+from .tiles import Problem, Tile, best_splits, fastest_tile, seconds
 
 #: the element types of products that gflow's kernels support, and the type of their accumulators
 SUMS = {
@@ -31,15 +31,27 @@ SUMS = {
 }  # fmt: skip
 
 
+#: the most rows of whole columns that are reduced after their parts of K are added up, which takes registers
+_SPLIT_ROWS = 512
+
 #: the kernel that computes products with K = 0
 ZERO = [TritonConfig({"BLOCK": 512}, 4, 2)]
+
+
+#: the rows of a block of partial sums above which the block is as narrow as a sector of memory
+_TALL = 64
 
 
 def total_configs(result: TensorType, run: int = 1) -> list[TritonConfig]:
     """Configurations of the second launch of split-K, which adds partial sums and computes the epilogue.
 
-    run: rows that the epilogue sums (`gflow.partial_sums`); a block has a multiple of them.
+    run: rows that the epilogue sums (`Following.run`); a block has a multiple of them.
     """
+    if run > _TALL:
+        found = [(run, n) for n in (8, 16)]
+        return [
+            TritonConfig({"BLOCK_M": m, "BLOCK_N": n}, max(4, m * n // 256), 2) for m, n in found
+        ]
     width = result.shape[-1] if result.rank else 1
     across = 16 if width <= 16 else 128 if width >= 128 else 32 if width <= 32 else 64
     sizes = ((512, across), (1024, across), (256, across), (512, min(512, 2 * across)))
@@ -147,8 +159,7 @@ def choose_product(
         reserved: bytes of scratch that copies of operands take.
         copies: by operand ("a", "b"), the launch parameters of its copy.
     """
-    # the maxima and sums of runs are those of whole sums over K
-    splits = 1 if following.run_of_columns() > 1 else best_splits(problem, target)
+    splits = splits_of(problem, following, target)
     scratch = reserved
     if splits > 1:
         scratch = -(-(reserved + partial_sums(result, dtype).nbytes * splits) // 64) * 64
@@ -166,6 +177,31 @@ def choose_product(
         split_k=splits, copies=tuple(copies),
         then=(*copies.values(), *([way_of(total_configs(result, run)[0])] if splits > 1 else [])),
     )  # fmt: skip
+
+
+def splits_of(problem: Problem, following: Following, target: Target) -> int:
+    """The number of parts of K (split-K) with the least predicted time; 1: K isn't split.
+
+    problem: the product's sizes, without the epilogue `following`.
+    """
+    # the maxima and sums of runs are those of whole sums over K
+    if following.run_of_columns() > 1 or following.whole() > _SPLIT_ROWS:
+        return 1
+    if following.whole() == 1:
+        return best_splits(problem, target)
+    return best_splits(problem, target, with_following(problem, following, 1))
+
+
+def seconds_alone(
+    problem: Problem, following: Following, result: TensorType, dtype: str, target: Target
+) -> float:
+    """The predicted time of a product's own launches, in seconds. The arguments are those of `choose_product`."""
+    splits = splits_of(problem, following, target)
+    following = followed_by(splits, following, result, dtype)
+    model = with_following(problem, following, splits)
+    return target.device.launch + seconds(
+        model, fastest_tile(model, splits, target), splits, target
+    )
 
 
 def followed_by(splits: int, following: Following, result: TensorType, dtype: str) -> Following:

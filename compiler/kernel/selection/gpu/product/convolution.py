@@ -276,10 +276,19 @@ def problem_of(g: Convolution, tf32: bool, target: Target) -> Problem:
 # -- depthwise
 
 
-def depthwise_configs(g: Convolution) -> list[TritonConfig]:
-    """The configurations of a depthwise convolution: tiles of positions × channels."""
+def depthwise_configs(g: Convolution, whole: int = 1) -> list[TritonConfig]:
+    """The configurations of a depthwise convolution: tiles of positions × channels.
+
+    whole: the positions of a tile whose columns the epilogue reduces (`Following.whole`); 1: it reduces none.
+    """
     source = g.y if g.name == "convolution_input_grad" else g.x
     last = source.channel == 1
+    if whole > 1:
+        wide = _SECTOR // TensorType((), g.x.dtype).itemsize
+        return [
+            TritonConfig({"BLOCK_P": whole, "BLOCK_C": w}, min(16, max(2, whole * w // 256)), 2)
+            for w in (wide, 2 * wide)
+        ]
     if g.name == "convolution_weight_grad" and _alone(g):
         wide = _SECTOR // TensorType((), g.x.dtype).itemsize
         tall = min(2048 // wide, power_of_two(g.positions))
@@ -322,7 +331,7 @@ def choose_depthwise(c: Contraction, g: Convolution, target: Target) -> Choice:
     Several programs share the positions of a weight gradient where there are few channels; their partial sums are in
     scratch.
     """
-    first = way_of(depthwise_configs(g)[0])
+    first = way_of(depthwise_configs(g, c.following.whole())[0])
     block, pieces, scratch, then = first.block, 1, 0, []
     if c.name == "convolution_weight_grad":
         if _alone(g):

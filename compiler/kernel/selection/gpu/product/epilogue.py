@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from math import lcm
+from math import lcm, prod
 
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
@@ -12,6 +12,7 @@ from gflow.dialects.types import TensorType, row_major_strides
 
 from .....ir.views import Row
 from ....description import APART, Access, Kernel, Node, describe, simplify, with_rows
+from ....sizes import power_of_two
 from ..region.block_sizes import covers
 from .operands import stride_class
 
@@ -21,10 +22,14 @@ _COSTLY = 4
 _LONG = 8
 #: 32-bit words of a vector along the columns, for each element of the tile: a thread has few rows
 _VECTOR = 0.25
+#: the same in the tall tiles of an epilogue that reduces columns, in which a thread has many rows
+_TALL_VECTOR = 0.06
 #: 32-bit words of intermediate values of a costly function, and of a random number
 _FUNCTION, _RANDOM = 2, 6
 #: the same of exponentials of runs, which replace their argument
 _RUNS = 0.75
+#: the same where columns are summed: that of kernels of batch norms, as they were compiled
+_SUMMED = 0.25
 
 
 @dataclass
@@ -50,19 +55,33 @@ class Following:
             vectors = {
                 a.operand for a in k.loads if a.strides[-1:] > (0,) and not covers(k, a.strides)
             }
-            words += _VECTOR * len(vectors)
-            words += any(n.op in OPS and OPS[n.op].cost > _COSTLY for n in k.nodes) * _FUNCTION
+            reduces = any(n.op == "reduce" for n in k.nodes)
+            words += (_TALL_VECTOR if reduces else _VECTOR) * len(vectors)
+            costly = (n for n in k.nodes if n.op in OPS and OPS[n.op].cost > _COSTLY)
+            words += any(not reduces or n.dims & k.reduced for n in costly) * _FUNCTION
             words += any(n.op == "random" for n in k.nodes) * _RANDOM
             words += any(n.op == "softmax_runs" for n in k.nodes) * _RUNS
+            words += reduces * _SUMMED
             if any(_single(k, a) for a in (*loads.values(), *whole_stores(k))):
                 words += 1
         stores = [_words(s.dtype) for k in self.kernels for s in whole_stores(k)]
         return words + sum(stores) - max(stores, default=0.0)
 
     def run(self) -> int:
-        """The rows over which it sums columns (`gflow.partial_sums`): a tile has a multiple of them; 1: no sums."""
+        """The rows over which it sums columns (`gflow.partial_sums`, `whole`): a tile has a multiple of them; 1: no
+        sums."""
         runs = (n.attrs["run"] for k in self.kernels for n in k.nodes if n.op == "partial_sums")
-        return lcm(*runs)
+        return lcm(self.whole(), *runs)
+
+    def whole(self) -> int:
+        """The rows of a tile that has whole columns, where the epilogue reduces them, a power of two; 1: it reduces
+        none."""
+        columns = (
+            prod(k.sizes[d] for d in k.reduced)
+            for k in self.kernels
+            if any(n.op == "reduce" for n in k.nodes)
+        )
+        return power_of_two(max(columns, default=1))
 
     def run_of_columns(self) -> int:
         """The columns of a run of `gflow.softmax_runs`: each piece of a tile has a multiple of them; 1: no runs."""
@@ -94,12 +113,24 @@ class Following:
 
 def whole_stores(k: Kernel) -> list[Access]:
     """The stores of a value for each element of the result."""
-    return [s for s in k.stores if k.nodes[s.node].op not in APART]
+    return [s for s in k.stores if k.nodes[s.node].op not in APART and not of_columns(k, s)]
+
+
+def of_columns(k: Kernel, s: Access) -> bool:
+    """Whether a store has one number for each column, in an epilogue that reduces columns."""
+    reduces = any(n.op == "reduce" for n in k.nodes)
+    return reduces and not any(s.strides[d] for d in k.reduced)
 
 
 def _structure(k: Kernel, names: dict[int, int]) -> Hashable:
     nodes = tuple(
-        (n.op, n.dtype, n.args, n.slot, *(str(v) for a, v in n.attrs.items() if a != "stream"))
+        (
+            n.op,
+            n.dtype,
+            n.args,
+            n.slot,
+            *(str(v) for a, v in n.attrs.items() if a not in ("stream", "row")),
+        )
         for n in k.nodes
     )
     loads = tuple(

@@ -1,4 +1,4 @@
-"""Matrix products that share a launch (grouped GEMM): conditions, predicted time, choice.
+"""Products, and depthwise weight gradients, that share a launch (grouped GEMM): conditions, predicted time, choice.
 
     72 tiles of 3072 × 768, 72 of 768 × 3072, 54 of 2304 × 768, 18 of 768 × 768 on 132 multiprocessors
 
@@ -17,15 +17,23 @@ from gflow.compiler.ir.ssa import Op
 from gflow.compiler.targets import Target
 from gflow.dialects.ops import OPS
 from gflow.dialects.records import record
+from gflow.dialects.types import TensorType
 
 from ....description import Kernel
-from ....sizes import WIDE, extent
+from ....sizes import WIDE, cdiv, extent
 from ...choice import Choice
-from .contraction import Contraction, followed_by, with_following
-from .convolution import convolution_of, direct_product, kind_of_convolution
+from .contraction import Contraction, seconds_alone, with_following
+from .convolution import (
+    TAPS,
+    Convolution,
+    choose_depthwise,
+    convolution_of,
+    direct_product,
+    kind_of_convolution,
+)
 from .matmul import Product, copied_operands, kind_of_matmul, product_of_matmul
 from .operands import stride_class
-from .tiles import Problem, best_splits, fastest_tile, seconds, together
+from .tiles import Problem, together
 
 #: bytes of a pointer, and of a number, as a kernel argument
 _POINTER, _NUMBER = 8, 4
@@ -41,15 +49,20 @@ class Member:
 
     Attributes:
         text: a key of its kernel's source; products of a launch have equal ones.
-        problem: its sizes, with the resources of its epilogue.
+        problem: its sizes, with the resources of its epilogue; None for a depthwise weight gradient.
         alone: the predicted time of its own launches, in seconds.
         parameters: an upper bound of the bytes of its kernel arguments.
+        choice: the choice for a depthwise weight gradient, which a shared launch does not change; otherwise None.
+        programs, each: of a depthwise weight gradient, its programs, and the predicted seconds of one.
     """
 
     text: Hashable
-    problem: Problem
+    problem: Problem | None
     alone: float
     parameters: int
+    choice: Choice | None = None
+    programs: int = 0
+    each: float = 0.0
 
 
 #: the contractions that can share a launch, each with the kind of op whose switch allows TF32 in it
@@ -66,11 +79,15 @@ def shares(o: Op) -> bool:
 def member_of(c: Contraction, allowed: Mapping[str, bool], target: Target) -> Member | None:
     """A contraction as a product of a shared launch.
 
-    None if it isn't a single matrix product on tensor cores, or if its operands are copied first.
+    None if it isn't a single matrix product, or if its operands are copied first. None for a depthwise weight gradient
+    whose positions several programs share.
 
     allowed: whether float32 products may use TF32, of matmuls and of convolutions.
     """
     tf32 = c.name in TF32_OF and allowed[TF32_OF[c.name]]
+    g = convolution_of(c) if c.name == "convolution_weight_grad" else None
+    if g is not None and kind_of_convolution(c, g) == "depthwise":
+        return _depthwise(c, g, target)
     p = _product(c, tf32, target)
     if p is None or p.dims or p.problem.kind != "cores" or copied_operands(p, target):
         return None
@@ -79,7 +96,7 @@ def member_of(c: Contraction, allowed: Mapping[str, bool], target: Target) -> Me
     return Member(
         (*_text(p, c), posed.descriptors, tf32),
         with_following(own, c.following, 1),
-        _alone(posed, c, target),
+        seconds_alone(posed, c.following, c.result, c.types[0].dtype, target),
         _parameters(c),
     )
 
@@ -93,6 +110,25 @@ def _product(c: Contraction, tf32: bool, target: Target) -> Product | None:
     g = convolution_of(c)
     plain = g.direct and kind_of_convolution(c, g) == "product"
     return direct_product(g, tf32, target) if plain else None
+
+
+def _depthwise(c: Contraction, g: Convolution, target: Target) -> Member | None:
+    """A depthwise weight gradient whose positions one program sums, as a member of a shared launch."""
+    choice, device = choose_depthwise(c, g, target), target.device
+    if choice.pieces > 1 or choice.then:
+        return None
+    item = TensorType((), g.x.dtype).itemsize
+    height, width = choice.block
+    programs = cdiv(g.c, width) * cdiv(g.taps, min(g.taps, TAPS))
+    each = cdiv(g.positions, height) * height * width * item * (1 + g.taps) / device.l2_bandwidth
+    alone = device.launch + device.latency + cdiv(programs, device.multiprocessors) * each
+    walks = g.x.strides, g.y.strides, g.stride, g.padding, g.dilation
+    text = (
+        "depthwise", choice.text(), g.kernel, *(t.dtype for t in c.types), *map(stride_class, walks),
+        tuple(map(_factor, (*g.x.strides, *g.y.strides, g.c))), c.following.structure(),
+        tuple(map(_positions, c.following.kernels)),
+    )  # fmt: skip
+    return Member(text, None, alone, _parameters(c), choice, programs, each)
 
 
 def _text(p: Product, c: Contraction) -> tuple[Hashable, ...]:
@@ -117,15 +153,6 @@ def _factor(number: int) -> int:
     return next((f for f in _FACTORS if number % f == 0), 1)
 
 
-def _alone(p: Problem, c: Contraction, target: Target) -> float:
-    splits = best_splits(p, target)
-    following = followed_by(splits, c.following, c.result, c.types[0].dtype)
-    model = with_following(p, following, splits)
-    return target.device.launch + seconds(
-        model, fastest_tile(model, splits, target), splits, target
-    )
-
-
 def _parameters(c: Contraction) -> int:
     """An upper bound of the bytes of a product's kernel arguments: pointers, strides, sizes, constants."""
     accesses = sum(len(k.loads) + len(k.stores) for k in c.following.kernels)
@@ -138,15 +165,21 @@ def seconds_of(members: Sequence[Member], target: Target) -> float | None:
     """The predicted time of a shared launch of members with equal `text`, in seconds; None if they cannot share one."""
     if sum(m.parameters for m in members) > target.device.parameters:
         return None
-    found = together([m.problem for m in members], target)
-    return None if found is None else target.device.launch + found[0]
+    device = target.device
+    if members[0].problem is None:
+        longest, work = max(m.each for m in members), sum(m.programs * m.each for m in members)
+        return device.launch + device.latency + max(longest, work / device.multiprocessors)
+    found = together([m.problem for m in members if m.problem], target)
+    return None if found is None else device.launch + found[0]
 
 
 def choose_shared(members: Sequence[Member], target: Target) -> Choice | None:
     """The choice for products that share a launch; None if their sources differ or no tile suits all."""
     if len({m.text for m in members}) > 1:
         return None
-    found = together([m.problem for m in members], target)
+    if members[0].choice is not None:
+        return members[0].choice
+    found = together([m.problem for m in members if m.problem], target)
     if found is None:
         return None
     t = found[1]
@@ -159,4 +192,5 @@ def choose_shared(members: Sequence[Member], target: Target) -> Choice | None:
 def is_shared(choice: Choice) -> bool:
     """Whether a choice suits a shared launch: one whole tile for each program, without split-K or copies."""
     plain = choice.split_k == 1 and not choice.persistent and not choice.copies
-    return choice.kind == "product" and plain
+    whole = choice.kind == "product" or (choice.kind == "depthwise" and choice.pieces == 1)
+    return whole and plain and not choice.then

@@ -122,10 +122,10 @@ def candidates(p: Problem, target: Target) -> list[Tile]:
         return list(found)
     d = target.device
     fitting = []
-    for t in _CORES if p.kind == "cores" else _SINGLE:
+    for t in (*(_CORES if p.kind == "cores" else _SINGLE), *_tall(p)):
         k = t.k
         if p.kind == "cores":
-            k = 32 if p.span <= 32 else max(t.k * 2 // p.item, 16)
+            k = 32 if p.span <= 32 and t.m < 1024 else max(t.k * 2 // p.item, 16)
         if p.scaled and t.m * t.n > _HEAVY and p.kind == "cores" and p.span >= 2 * k:
             # one of two multiplications waits for tensor cores: by the model of loops 1.28 times their cycles, not 1.45
             k, t = 2 * k, replace(t, stages=2)
@@ -141,15 +141,27 @@ def candidates(p: Problem, target: Target) -> list[Tile]:
         t = replace(t, parts=_parts(p, t, target))
         if _shared(t, p.item, d) > d.shared_memory:
             t = replace(t, stages=2)
-        fits = (
-            _shared(t, p.item, d) <= d.shared_memory
-            and registers(p, t, target) <= target.device.thread_registers
-        )
+        fits = _shared(t, p.item, d) <= d.shared_memory and holds(p, t, target)
         too_large = (t.m >= 2 * p.m and t.m > 16) or (t.n >= 2 * p.n and t.n > 16)
         whole = t.m % p.rows == 0 and t.n // t.parts % p.columns == 0
         if fits and not too_large and t not in fitting and whole:
             fitting.append(t)
-    return fitting or [Tile(lcm(16, p.rows), lcm(16, p.columns), 32, 4, 2)]
+    return fitting or [_least(p)]
+
+
+def _least(p: Problem) -> Tile:
+    """The smallest tile that the epilogue allows, whatever resources it takes."""
+    rows = lcm(16, p.rows)
+    return Tile(rows, lcm(16, p.columns), 32 if rows < 1024 else 16, max(4, rows // 64), 2)
+
+
+def _tall(p: Problem) -> list[Tile]:
+    """Narrow tiles of many rows, for epilogues that need whole columns: 32 elements for each thread."""
+    if p.rows <= 64:
+        return []
+    k = 64 if p.kind == "cores" and p.rows <= 256 else 32 if p.rows <= 512 else 16
+    widths = [n for n in (64, 32, 16) if 2048 <= p.rows * n <= 16384]
+    return [Tile(p.rows, n, k, max(4, p.rows * n // 1024), 3) for n in widths]
 
 
 def _every(p: Problem, target: Target) -> list[Tile]:
@@ -179,6 +191,12 @@ def registers(p: Problem, t: Tile, target: Target) -> float:
     return each + p.live * each / t.parts + others
 
 
+def holds(p: Problem, t: Tile, target: Target) -> bool:
+    """Whether a tile and its epilogue fit into the registers that a thread of the launch can have."""
+    d = target.device
+    return registers(p, t, target) <= min(d.thread_registers, d.registers // (WARP * t.warps))
+
+
 def _parts(p: Problem, t: Tile, target: Target) -> int:
     """The fewest pieces of a tile with which the epilogue fits into registers."""
     options = _pieces(p, t)
@@ -198,7 +216,7 @@ def _pieces(p: Problem, t: Tile) -> list[int]:
 
 def _by_descriptors(p: Problem, t: Tile, target: Target) -> Tile | None:
     """The tile with loads by descriptors; None if the problem or the tile does not allow them."""
-    if not p.descriptors or t.m < 64 or t.n < 32:
+    if not p.descriptors or not 64 <= t.m <= 256 or t.n < 32:
         return None
     if p.descriptors == "DESCRIPTORS":
         return replace(t, descriptors=1)
@@ -312,12 +330,22 @@ def fastest(p: Problem, target: Target) -> float:
     return seconds(p, fastest_tile(p, splits, target), splits, target)
 
 
-def best_splits(p: Problem, target: Target) -> int:
-    """The number of parts of K (split-K) with the least predicted time; 1: K isn't split."""
+def best_splits(p: Problem, target: Target, whole: Problem | None = None) -> int:
+    """The number of parts of K (split-K) with the least predicted time; 1: K isn't split.
+
+    whole: the problem where K isn't split, if its epilogue allows other tiles; None: `p`.
+    """
     most = max(1, p.k // _LEAST_SPLIT)
     tiles = _every(p, target)
-    options = [s for s in _SPLITS if s <= most]
-    return min(options, key=lambda s: (min(seconds(p, t, s, target) for t in tiles), s))
+    one = p if whole is None else whole
+    undivided = tiles if whole is None else _every(whole, target)
+
+    def took(s: int) -> float:
+        if s == 1:
+            return min(seconds(one, t, 1, target) for t in undivided)
+        return min(seconds(p, t, s, target) for t in tiles)
+
+    return min((s for s in _SPLITS if s <= most), key=lambda s: (took(s), s))
 
 
 def fastest_tile(p: Problem, splits: int, target: Target, used: Collection[Tile] = ()) -> Tile:

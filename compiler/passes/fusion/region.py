@@ -1,0 +1,42 @@
+"""A `gflow.fused` op under construction, for passes that join kernels.
+
+region = Region("row", [x, y], types)     %r = "gflow.fused"(%x, %y) ({
+with ir.InsertionPoint(region.block):  →  ^bb0(%i, %j):
+    …                                       …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gflow.dialects import builder
+from gflow.dialects.mlir import ir
+from gflow.dialects.types import TensorType
+
+
+class Region:
+    """The op, its operands in the order of their types, and the values of its region.
+
+    Attributes:
+        op: the op, at the insertion point.
+        operands: its operands, each once.
+        block: the block of its region.
+        inside: the values of the region, by the values that they represent.
+    """
+
+    def __init__(self, kind: str, operands: Iterable[ir.Value], results: Sequence[TensorType]):
+        self.operands = sorted(dict.fromkeys(operands), key=lambda v: str(v.type))
+        self.op = builder.build_op("fused", self.operands, {"kind": kind}, list(results))
+        self.block = self.op.regions[0].blocks.append(*[v.type for v in self.operands])
+        self.inside = dict(zip(self.operands, self.block.arguments))
+
+    def enter(self, old: ir.Operation) -> dict[ir.Value, ir.Value]:
+        """Make the arguments of another op's region values of this one."""
+        arguments = old.regions[0].blocks[0].arguments
+        pairs = zip(arguments, old.operands)
+        return {a: self.inside[v] for a, v in pairs if v in self.inside}
+
+
+def ops_inside(fused: ir.Operation) -> list[ir.Operation]:
+    """The ops in a fused op's region, its terminator last."""
+    return [view.operation for view in fused.regions[0].blocks[0].operations]
