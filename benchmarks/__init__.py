@@ -2,6 +2,7 @@
 
 __main__               the main table (gflow beside eager PyTorch and torch.compile), and the commands
 amp                    mixed precision on and off
+break_even             after how many steps a first call has paid for itself
 checkpointing          memory and time of a decoder's step, with activations computed again
 child                  one measurement in a process of its own
 dynamic                one program for a range of batches, beside one for each

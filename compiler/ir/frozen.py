@@ -23,6 +23,9 @@ PROLOGUE = "gflow.prologue_of"
 #: what a value depends on: on arguments that change with each call; on none; on frozen arguments alone
 CALL, CONSTANT, ONCE = 0, 1, 2
 
+#: attribute of an op whose weight stays float32: the reason
+UNQUANTIZED = "gflow.unquantized"
+
 
 def frozen_arguments(function: func.FuncOp, body: Body) -> set[int]:
     """The numbers of the arguments that are marked as frozen and that the function does not update."""

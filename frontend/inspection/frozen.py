@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from gflow.call.plans.plan import Plan
-from gflow.compiler.ir.frozen import GIVEN
+from gflow.compiler.ir.frozen import GIVEN, UNQUANTIZED
 from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.ir.ssa import read_body
 from gflow.compiler.ir.tables import table
-from gflow.compiler.passes.freezing.quantize_weights import UNQUANTIZED
 from gflow.compiler.reports.visual.page import byte_text
 from gflow.dialects.attributes import read
 from gflow.dialects.mlir import ir

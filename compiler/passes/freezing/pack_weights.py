@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from gflow.compiler.ir.errors import PassError
-from gflow.compiler.ir.frozen import CALL, ONCE, follow
+from gflow.compiler.ir.frozen import CALL, ONCE, UNQUANTIZED, follow
 from gflow.compiler.ir.ssa import Body, Op, read_body
 from gflow.compiler.kernel.blocks import Problem
 from gflow.compiler.kernel.convolution import geometry
@@ -90,6 +90,8 @@ def run(function: func.FuncOp, options: PackOptions) -> None:
             rows = _rows_of(weight) if o.name == "convolution" else by_outputs(weight)
             packed = _packed(rows, width)
             new = builder.build("packed_product", [o.op.operands[0], packed], attrs)
+        if UNQUANTIZED in o.op.attributes:
+            new.owner.attributes[UNQUANTIZED] = o.op.attributes[UNQUANTIZED]
         o.op.results[0].replace_all_uses_with(new)
         o.op.erase()
 

@@ -35,7 +35,7 @@ from dataclasses import field
 from math import prod
 
 from gflow.compiler.ir.errors import PassError
-from gflow.compiler.ir.frozen import CALL, ONCE, follow
+from gflow.compiler.ir.frozen import CALL, ONCE, UNQUANTIZED, follow
 from gflow.compiler.ir.ssa import Body, Op, read_body
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
@@ -46,8 +46,6 @@ from gflow.dialects.types import TensorType, type_of
 from ..base import Pass
 from .pack_weights import by_outputs
 
-#: attribute of an op whose weight stays float32: the reason
-UNQUANTIZED = "gflow.unquantized"
 _READERS = ("matmul", "convolution", "take")
 
 
