@@ -392,6 +392,18 @@ def is_ordered(*values: int) -> bool:
     return all(a <= b if symbol is None else symbol.is_ordered(a, b) for a, b in pairwise(values))
 
 
+def is_sum(total: int, *parts: int) -> bool:
+    """Whether an integer is the sum of others at every size. With two sizes, a sum that is none of the program's forms
+    (`Symbol.forms`) is read as a constant."""
+    symbol = _symbol.get()
+    if symbol is None:
+        return total == sum(parts)
+    rest: Any = symbol.coefficients(total)
+    for part in parts:
+        rest = _minus(rest, symbol.coefficients(part))
+    return not any(leaves(rest))
+
+
 def divisor(value: int) -> int:
     """A divisor of an integer at every size: the gcd of its coefficients; the integer itself if it is static."""
     symbol = _symbol.get()

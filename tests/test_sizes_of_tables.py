@@ -138,6 +138,25 @@ def test_two_sizes() -> None:
         torch.testing.assert_close(got, want)
 
 
+def test_gradient_of_a_row_from_the_end_by_one_of_two_sizes() -> None:
+    """The row's index from the start was read as a constant, and the table got no gradient."""
+    table = torch.randn(41, 3, dtype=torch.float64, requires_grad=True)
+    divisor = torch.tensor([0.7], dtype=torch.float64, requires_grad=True)
+
+    def parts(y: Tensor, x: Tensor) -> list[Tensor]:
+        return [table[-x.shape[1]] * 1.5, torch.fmod(y, divisor)]
+
+    compiled = torch.compile(parts, backend="gflow")
+    for n, m in ((7, 16), (12, 40), (3, 3), (7, 3), (17, 5), (41, 6)):
+        y, x = torch.randn(m, dtype=torch.float64), torch.randn(1, n)
+        found, wanted = (
+            torch.autograd.grad(sum(z.sum() for z in f(y, x)), [table, divisor])
+            for f in (compiled, parts)
+        )
+        for a, b in zip(found, wanted):
+            torch.testing.assert_close(a, b)
+
+
 def test_order_of_sizes() -> None:
     outer = Symbol("n", 2, 64)
     with size_of_program(outer):

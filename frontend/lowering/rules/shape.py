@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gflow.dialects.extents import is_ordered, minimum, varies
+from gflow.dialects.extents import is_ordered, is_sum, minimum, varies
 
-from ..dtypes import Unsupported, mlir_dtype, result_dtype
+from ..dtypes import LoweringError, Unsupported, mlir_dtype, result_dtype
 from ..emitter import Emitter, Value
 from ..registry import lowers
 
@@ -130,10 +130,16 @@ def from_start(index: int, size: int) -> int:
 
     Raises:
         Unsupported: it is negative for some sizes only.
+        LoweringError: there are two dynamic sizes, and the index from the start cannot be told from a constant.
     """
     if is_ordered(0, index):
         return index
     if is_ordered(index, -1):
+        # an Unsupported would let a decomposition of PyTorch's compute with the number
+        if not is_sum(index + size, index, size):
+            raise LoweringError(
+                "an index that counts from the end by the second of two dynamic sizes is not supported"
+            )
         return index + size
     raise Unsupported("an index that is negative for some sizes")
 
