@@ -8,21 +8,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+#: by the number of spatial dimensions
+_CONVOLUTIONS = {2: nn.Conv2d, 3: nn.Conv3d}
+_NORMS = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut, which a 1x1 convolution adapts where shapes change."""
+    """Two convolutions with kernels of 3, and a shortcut, which one with a kernel of 1 adapts where shapes change."""
 
-    def __init__(self, cin: int, cout: int, stride: int):
+    def __init__(self, cin: int, cout: int, stride: int, dims: int = 2) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(cin, cout, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(cout)
-        self.conv2 = nn.Conv2d(cout, cout, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(cout)
+        convolution, norm = _CONVOLUTIONS[dims], _NORMS[dims]
+        self.conv1 = convolution(cin, cout, 3, stride, 1, bias=False)
+        self.bn1 = norm(cout)
+        self.conv2 = convolution(cout, cout, 3, 1, 1, bias=False)
+        self.bn2 = norm(cout)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or cin != cout:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout)
-            )
+            self.shortcut = nn.Sequential(convolution(cin, cout, 1, stride, bias=False), norm(cout))
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.bn1(self.conv1(x)))
@@ -330,26 +333,6 @@ class UNet(nn.Module):
         return self.head(x).permute(0, 2, 3, 1)
 
 
-class VideoBlock(nn.Module):
-    """`ResidualBlock` over time, height and width."""
-
-    def __init__(self, cin: int, cout: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv3d(cin, cout, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm3d(cout)
-        self.conv2 = nn.Conv3d(cout, cout, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm3d(cout)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or cin != cout:
-            self.shortcut = nn.Sequential(
-                nn.Conv3d(cin, cout, 1, stride, bias=False), nn.BatchNorm3d(cout)
-            )
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
-
-
 class VideoResNet18(nn.Module):
     """R3D-18 of Tran et al., 2018, as torchvision's `r3d_18`: takes `(batch, 3, frames, height, width)`."""
 
@@ -362,7 +345,7 @@ class VideoResNet18(nn.Module):
         )
         blocks, cin = [], width
         for cout, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
-            blocks += [VideoBlock(cin, cout, stride), VideoBlock(cout, cout, 1)]
+            blocks += [ResidualBlock(cin, cout, stride, 3), ResidualBlock(cout, cout, 1, 3)]
             cin = cout
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(cin, num_classes)

@@ -138,7 +138,8 @@ def from_start(index: int, size: int) -> int:
         # an Unsupported would let a decomposition of PyTorch's compute with the number
         if not is_sum(index + size, index, size):
             raise LoweringError(
-                "an index that counts from the end by the second of two dynamic sizes is not supported"
+                "an index that counts from the end by the second of two dynamic sizes is not supported; count from the "
+                f"start, as in x[{size} - n], or leave one of the sizes static"
             )
         return index + size
     raise Unsupported("an index that is negative for some sizes")

@@ -1,4 +1,4 @@
-"""The tile of products from bfloat16 values by Intel AMX: 32 × 32 sums of float32 products, each from six of theirs.
+"""The register tile of products by Intel AMX: 32 × 32 sums of float32 products, each made from six of bfloat16 values.
 
     x y ≈ x₁y₁ + (x₁y₂ + x₂y₁) + (x₁y₃ + x₂y₂ + x₃y₁)
 
@@ -162,11 +162,12 @@ class _AmxTile(Tile):
     # -- AVX-512
 
     def _without_tiles(self) -> None:
-        if self.parts > 1:
+        """Sum the tile on the stack, and finish it."""
+        if self.parts == 1:
+            usable = self(f"arith.constant true {BF16_LINE}")
+            self.branch(usable, lambda: dots.sums(self, self.held), self._by_multiply_adds)
+        else:
             self._by_multiply_adds()
-            return
-        usable = self(f"arith.constant true {BF16_LINE}")
-        self.branch(usable, lambda: dots.sums(self, self.held), self._by_multiply_adds)
         self.finish_held()
 
     # -- float32
@@ -215,8 +216,6 @@ class _AmxTile(Tile):
             self.repeat(0, self.i64(AMX_LANES), _ROWS, rows)
 
         self.repeat(0, "%k_size", PADDED, chunk)
-        if self.parts > 1:
-            self.finish_held()
 
     def _values(self, panel: str, source: str, to: str, rows_are_lanes: bool) -> None:
         """Write 32 elements of K of a panel's 32 lanes as float32 values, put together from their parts.
