@@ -147,14 +147,16 @@ def _directly(
 
 
 def _check_widened(b: Builder, o: Op) -> list[int]:
-    """The values that are widened.
+    """The values that are widened: all half-precision ones, or the results alone (of a convolution in "bf16").
 
     Raises:
-        CannotLower: the choice widens other values than all half-precision ones.
+        CannotLower: the choice widens other values.
     """
     every, numbers = (*o.operands, *o.results), b.choice.widened
     given = dict.fromkeys(every[n] for n in numbers if 0 <= n < len(every))
-    halves = dict.fromkeys(v for v in every if b.body.types[v].dtype in HALVES)
+    as_they_are = b.choice.kind == "direct" and b.choice.precision == BF16
+    wanted = o.results if as_they_are else every
+    halves = dict.fromkeys(v for v in wanted if b.body.types[v].dtype in HALVES)
     b.choice.check(
         given == halves, "must widen all operands and results in half precision, or none"
     )

@@ -33,12 +33,12 @@ from ...contest import Contest
 from ...convolution import ROLES, Geometry, geometry, packed_geometry
 from ...description import Descriptions, Kernel
 from ...movement import converting, zeros
-from ...tiles import rounding, tiles_of
+from ...tiles import rounding, rounding_rows, tiles_of
 from ..choice import Choice, Way, blocked
 from .attention import NEEDED, attention_of
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
 from .blocking import blocks_of, contiguous, cut, halves_are_faster, own_is_faster
-from .direct import direct_of, gradient_of
+from .direct import direct_of, gradient_of, reads_pairs
 from .loops import choice_of_loops, runs, scratch_of, way_of_loops
 from .other_ops import CHOOSERS
 from .patches import (
@@ -193,6 +193,10 @@ class Chooser:
             return replace(
                 cut, scratch=cut.scratch + scratch, rows=piece, widened=converted, then=then
             )
+        if wide and name != "matmul":
+            found = self._by_pairs(name, root, types, strides, rows, tiled, copied)
+            if found is not None:
+                return found
         if wide:  # the whole product is widened to float32; the epilogue runs after it
             halves = _halves([*values, -1], types)
             saved = sum(_up(4 * types[n].numel) for n in halves)
@@ -342,6 +346,39 @@ class Chooser:
             return found, None
         return found, rows_with(g, made.pieces[0][1])
 
+    def _by_pairs(
+        self,
+        name: str,
+        root: ir.Operation,
+        types: Sequence[TensorType],
+        strides: Sequence[tuple[int, ...]],
+        rows: Rows | None,
+        tiled: bool,
+        copied: tuple[int, ...] | None,
+    ) -> Choice | None:
+        """The choice for a convolution that reads windows of bfloat16 values in place, and multiplies two values at a
+        time by AVX-512, if it is faster than by patches. Its epilogue is as of `_rows`."""
+        g, result = geometry(name, root, types), types[2]
+        p, given = self.processor, [_float(ty) for ty in types]
+        if p is None or p.halves is None or p.amx is not None or not reads_pairs(g, types[:2]):
+            return None
+        if kind_of_patches(g, given, strides, self.blas) != "patches":
+            return None
+        gradient = name == "convolution_weight_grad"
+        if not (gradient or tiled) and rounding_rows(result) is None:
+            return None
+        found = self._direct(g, types, strides, None if gradient else rows, tiled, BF16)
+        if found is None or (tiled and not gradient):
+            return found
+        then, kernel = self._after(rows, copied)
+        if not gradient:
+            return replace(found, scratch=max(found.scratch, kernel), then=then)
+        # sums of blocks are added in float32
+        own = _up(result.nbytes) if rows is not None and rows.floating else 0
+        scratch = own + max(found.scratch + _up(4 * result.numel), kernel)
+        then = (*_conversions((2,), types, strides, 2), *then)
+        return replace(found, scratch=scratch, widened=(2,), then=then)
+
     def _direct(
         self,
         g: Geometry,
@@ -349,6 +386,7 @@ class Chooser:
         strides: Sequence[tuple[int, ...]],
         rows: Rows | None,
         tiled: bool,
+        precision: str = "",
     ) -> Choice | None:
         """The choice for a convolution that reads windows in place, if it is faster than by patches."""
         w = ROLES[g.name][1]
@@ -357,12 +395,14 @@ class Chooser:
         floating = _up(types[2].nbytes) if rows is not None and rows.floating and not tiled else 0
         shared = sharing(of_product(1, g.positions, g.o, g.taps * g.c))
         if g.name == "convolution_weight_grad":
-            blocks = gradient_of(self.processor, g, types[w], strides[w], self.threads)
+            blocks = gradient_of(self.processor, g, types[w], strides[w], self.threads, precision)
             if blocks is None:
                 return None
-            scratch = floating + sum(blocks.scratch(g.taps, g.c))
-            return Choice("direct", scratch, tile=blocks.tile, block=(blocks.beside,), **shared)
-        made = direct_of(self.processor, g, types[w], strides[w], self.threads)
+            scratch = floating + sum(blocks.scratch(g.taps, g.c, g.o))
+            return Choice(
+                "direct", scratch, tile=blocks.tile, block=(blocks.beside,), precision=precision, **shared
+            )  # fmt: skip
+        made = direct_of(self.processor, g, types[w], strides[w], self.threads, precision)
         if made is None:
             return None
         walk = g.walk
@@ -370,7 +410,7 @@ class Chooser:
         scratch += self.threads * sum(made.scratch(g.taps, walk.channels))
         return Choice(
             "direct", scratch, tile=made.tile, block=(made.rows, made.across, made.columns),
-            walk="positions" if made.by_position else "images", **shared,
+            walk="positions" if made.by_position else "images", precision=precision, **shared,
         )  # fmt: skip
 
     def _packed(

@@ -3,6 +3,8 @@
 Taps are contiguous in memory, as in PyTorch's weights [o, c, taps]. Columns are the output channels and rows the input
 channels, or the other way round for the gradient of the input. A strip ends with an integer: whether it has an infinity
 or a NaN, whose products with the zeros outside of the input would be NaN.
+
+Of a bfloat16 weight, two channels are a word of a strip, the first one its lower half.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from functools import cache
 
 from ...language.transpose import transposed
+from ..bfloat16.words import HALF, joined, values
 from ..function import ITEM, LANES, VECTOR, Function
 
 _WORDS = f"vector<{LANES}xi32>"
@@ -27,19 +30,22 @@ TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, i64, i64, i64"
 
 
 @cache
-def pack(name: str, width: int) -> str:
+def pack(name: str, width: int, pairs: bool = False) -> str:
     """The text of the function `name` that packs a strip of `width` columns.
 
     Columns beyond the weight repeat its last one, or keep what was there.
+
+    pairs: of a bfloat16 weight; `%channels` is the number of pairs of channels.
     """
     e = Function()
     last = e.sub("%lanes", 1)
     apart = e.mul("%channels", width * ITEM)  # bytes between taps of the strip
-    ahead = e.mul("%channel", _AHEAD)
+    item, beside = (2, 2) if pairs else (ITEM, 1)
+    ahead = e.mul("%channel", _AHEAD * beside)
     zero = e.const(0.0, VECTOR)
 
     def channel(c: str, seen: list[str]) -> list[str]:
-        source = e.at("%from", e.mul(c, "%channel"))
+        source = e.at("%from", e.mul(c, beside, "%channel"))
         to = e.at("%to", e.mul(c, width * ITEM))
 
         def vector(first: str, seen: list[str]) -> list[str]:
@@ -47,13 +53,13 @@ def pack(name: str, width: int) -> str:
             rows = [e.at(source, e.mul(lane, "%lane")) for lane in lanes]
 
             def some(t: str, seen: list[str]) -> list[str]:
-                left, offset = e.sub("%taps", t), e.mul(t, ITEM)
+                left, offset = e.sub("%taps", t), e.mul(t, item)
                 mask = e.first_lanes(e.at_most(left, LANES), LANES)
                 given = []
                 for row in rows:
                     at = e.at(row, offset)
                     e.prefetch(e.at(at, ahead))
-                    given.append(e.read(at, _WORDS, ITEM, mask))
+                    given.append(_pairs(e, at, mask) if pairs else e.read(at, _WORDS, ITEM, mask))
                 for i, column in enumerate(transposed(e, given)):
                     at = e.at(to, e.add(e.mul(e.add(t, i), apart), e.mul(first, ITEM)))
                     e.branch(
@@ -61,9 +67,10 @@ def pack(name: str, width: int) -> str:
                         lambda column=column, at=at: e.write(column, at, _WORDS, 64, None),  # type: ignore[misc]
                     )
                 for i, row in enumerate(given):  # 0 · x is NaN for infinities and NaN
-                    x = e(f"vector.bitcast {row} : {_WORDS} to {VECTOR}")
+                    found = values(e, row) if pairs else (_float(e, row),)
                     n = i % _CHAINS
-                    seen[n] = e(f"math.fma {x}, {zero}, {seen[n]} : {VECTOR}")
+                    for x in found:
+                        seen[n] = e(f"math.fma {x}, {zero}, {seen[n]} : {VECTOR}")
                 return seen
 
             return e.loop(0, "%taps", LANES, [(x, VECTOR) for x in seen], some)
@@ -79,3 +86,13 @@ def pack(name: str, width: int) -> str:
     flag = e(f"arith.extui {some_nan} : i1 to i64")
     e.line(f"llvm.store {flag}, {e.at('%to', e.mul('%taps', apart))} : i64, !llvm.ptr")
     return e.function(name, ARGUMENTS)
+
+
+def _float(e: Function, words: str) -> str:
+    return e(f"vector.bitcast {words} : {_WORDS} to {VECTOR}")
+
+
+def _pairs(e: Function, at: str, mask: str) -> str:
+    """Words of the taps of a bfloat16 channel at the address `at` and of the next channel."""
+    low, high = (e.read(line, HALF, 2, mask) for line in (at, e.at(at, "%channel")))
+    return joined(e, low, high)
