@@ -147,19 +147,17 @@ def _directly(
 
 
 def _check_widened(b: Builder, o: Op) -> list[int]:
-    """The values that are widened: all half-precision ones, or the results alone (of a convolution in "bf16").
+    """The values that are widened: all half-precision ones, or in "bf16" the results alone.
 
     Raises:
         CannotLower: the choice widens other values.
     """
     every, numbers = (*o.operands, *o.results), b.choice.widened
     given = dict.fromkeys(every[n] for n in numbers if 0 <= n < len(every))
-    as_they_are = b.choice.kind == "direct" and b.choice.precision == BF16
-    wanted = o.results if as_they_are else every
-    halves = dict.fromkeys(v for v in wanted if b.body.types[v].dtype in HALVES)
-    b.choice.check(
-        given == halves, "must widen all operands and results in half precision, or none"
-    )
+    halves = dict.fromkeys(v for v in every if b.body.types[v].dtype in HALVES)
+    results = {v: None for v in halves if v in o.results}
+    sound = given == halves or (b.choice.precision == BF16 and given == results)
+    b.choice.check(sound, "must widen all operands and results in half precision, or none")
     return list(given)
 
 

@@ -45,6 +45,7 @@ from .patches import (
     kind_of_patches,
     patches_of,
     product_of,
+    reads_halves,
     rows_with,
     sizes_of,
     weight_copy,
@@ -199,16 +200,20 @@ class Chooser:
                 return found
         if wide:  # the whole product is widened to float32; the epilogue runs after it
             halves = _halves([*values, -1], types)
-            saved = sum(_up(4 * types[n].numel) for n in halves)
-            ways = _conversions(halves, types, strides, len(values))
             exact = _exact(types)
-            types = [_float(t) for t in types]
-            strides = [
+            wide_types = [_float(t) for t in types]
+            wide_strides = [
                 row_major_strides(t.shape) if t.dtype == "f32" else s
-                for t, s in zip(types, strides)
+                for t, s in zip(wide_types, strides)
             ]
             own = _whole(result.nbytes) if rows is not None and rows.floating else 0
-            inner, _ = self._product(name, root, types, strides, None, False, exact)
+            inner, _ = self._product(name, root, wide_types, wide_strides, None, False, exact)
+            if inner.precision == BF16 and name != "matmul":
+                dense = all(is_row_major(t.shape, s) for t, s in zip(types[:2], strides))
+                if dense and reads_halves(geometry(name, root, types)):
+                    halves = (2,)
+            saved = sum(_up(4 * types[n].numel) for n in halves)
+            ways = _conversions(halves, types, strides, len(values))
             then, kernel = self._after(rows, copied)
             scratch = own + max(saved + inner.scratch, kernel)
             copies = len(inner.copies)

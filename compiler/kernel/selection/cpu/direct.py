@@ -83,8 +83,9 @@ def direct_of(
         made[tile, False] = each * part_of_taps(g, walk, tile[0], False)
         made[tile, True] = each * part_of_taps(g, walk, tile[0], True) / _FEWER
     (tile, by_position), products = min(made.items(), key=lambda item: item[1])
-    # a weight is packed 16 elements of the kernel at a time
-    blocks = ceil(g.taps / LANES) * LANES / g.taps
+    # a weight is packed 16 elements of the kernel at a time, but 16 channels of a kernel of one element. In float32
+    # reading rows in place for each strip costs about as much there as is saved: a product packs rows as well
+    blocks = ceil(g.taps / LANES) * LANES / g.taps if g.taps > 1 or not precision else 1
     packing = p.packing * product.k * product.columns * blocks / _rate(p)
     if products + packing > _by_patches(p, g, threads, precision):
         return None

@@ -148,6 +148,11 @@ def patches_of(
     return Patches(parts, channel_major, copy, patches, floating, gathered=gathered)
 
 
+def reads_halves(g: Geometry) -> bool:
+    """Whether a product of bfloat16 values reads both operands of a convolution as they are, and no patches."""
+    return g.pointwise and g.name == "convolution_weight_grad"
+
+
 def _gathers(g: Geometry) -> bool:
     """Whether gflow's own product can gather patches from the input: each block of K then belongs to one tap."""
     plain = g.name == "convolution" and g.groups == 1 and not g.pointwise and g.rank <= 2

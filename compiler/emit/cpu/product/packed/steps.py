@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.blocks import Strips
 from gflow.compiler.kernel.convolution import ROLES, Geometry, Walk, geometry, packed_geometry
@@ -40,21 +42,29 @@ def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     g = _geometry(b, o)
     x, w, y = (values[n] for n in ROLES[o.name])
     source = x if o.name == "convolution" else y
-    strips = b.choice.strips()
-    width, pairs = strips.tile[1], bool(strips.precision)
-    name = f"pack_weight_{'pairs_' if pairs else ''}{width}"
+    _add(b, o, epilogue, g, (source, w), _packing(b, g, b.body.types[w].itemsize))
+
+
+def _packing(b: Builder, g: Geometry, item: int) -> dict[str, int | KernelAddress]:
+    """The arguments for packing a weight here. item: bytes of an element."""
+    strips, forward = b.choice.strips(), g.name == "convolution"
+    width, deep, wide = strips.tile[1], strips.words(g.walk.channels), g.taps
+    outputs, inputs = (item * n for n in weight_steps(g))
+    lane, channel = (outputs, inputs) if forward else (inputs, outputs)
+    apart = item < ITEM
+    if g.taps == 1 and not forward:
+        name = f"pack_weight_rows_{item}_{width}"
+        text = partial(weights.pack_rows, name, width, item)
+    else:
+        if g.taps == 1:
+            deep, wide, apart = 1, deep, False
+        name = f"pack_weight_{item}{'_apart' if apart else ''}_{width}"
+        text = partial(weights.pack, name, width, item, apart)
     if name not in b.kernels:
-        b.kernels[name] = weights.pack(name, width, pairs)
-    outputs, inputs = (b.body.types[w].itemsize * n for n in weight_steps(g))
-    lane, channel = (outputs, inputs) if o.name == "convolution" else (inputs, outputs)
-    _add(
-        b,
-        o,
-        epilogue,
-        g,
-        (source, w),
-        {"pack": KernelAddress(name), "lane": lane, "channel": channel},
-    )
+        b.kernels[name] = text()
+    return {
+        "pack": KernelAddress(name), "lane": lane, "channel": channel, "deep": deep, "wide": wide,
+    }  # fmt: skip
 
 
 def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
@@ -153,7 +163,7 @@ def _add(
     given: dict[str, Count | Place | KernelAddress] = {
         "x": b.place(operands[0]), "w": b.place(operands[1]), "y": target, "scratch": scratch,
         "tile": _tile(b, strips, g.depthwise), "finish": finish if words else 0, "next": 0,
-        "pack": 0, "lane": 0, "channel": 0, **packing,
+        "pack": 0, "lane": 0, "channel": 0, "deep": 0, "wide": 0, **packing,
         "m": walk.rows, "n": walk.columns, "images": g.n, "channels": channels, "taps": g.taps,
         "rows": strips.rows, "across": strips.across, "columns": strips.columns or -(-walk.columns // width) * width,
         "mr": height, "nr": width, "strip": strips.strip_bytes, "row": 0 if words else ITEM * walk.columns,
