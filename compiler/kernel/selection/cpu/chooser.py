@@ -49,6 +49,7 @@ from .patches import (
     rows_with,
     sizes_of,
     weight_copy,
+    widened_strides,
 )
 from .rows import MOST_PIECES, Rows, granule_of
 from .sharing import At, of_product, of_windows, sharing
@@ -202,9 +203,9 @@ class Chooser:
             halves = _halves([*values, -1], types)
             exact = _exact(types)
             wide_types = [_float(t) for t in types]
+            copies = [widened_strides(name, t, s) for t, s in zip(types, strides)]
             wide_strides = [
-                row_major_strides(t.shape) if t.dtype == "f32" else s
-                for t, s in zip(wide_types, strides)
+                copy if t.dtype in HALVES else s for t, s, copy in zip(types, strides, copies)
             ]
             own = _whole(result.nbytes) if rows is not None and rows.floating else 0
             inner, _ = self._product(name, root, wide_types, wide_strides, None, False, exact)
@@ -213,11 +214,11 @@ class Chooser:
                 if dense and reads_halves(geometry(name, root, types)):
                     halves = (2,)
             saved = sum(_up(4 * types[n].numel) for n in halves)
-            ways = _conversions(halves, types, strides, len(values))
+            ways = _conversions(halves, types, strides, len(values), copies)
             then, kernel = self._after(rows, copied)
             scratch = own + max(saved + inner.scratch, kernel)
-            copies = len(inner.copies)
-            then = (*inner.then[:copies], *ways, *inner.then[copies:], *then)
+            first = len(inner.copies)
+            then = (*inner.then[:first], *ways, *inner.then[first:], *then)
             return replace(inner, scratch=scratch, widened=halves, then=then)
         if name == "packed_product":
             inner, count = self._packed(root, types, rows, tiled), None
@@ -381,7 +382,8 @@ class Chooser:
         # sums of blocks are added in float32
         own = _up(result.nbytes) if rows is not None and rows.floating else 0
         scratch = own + max(found.scratch + _up(4 * result.numel), kernel)
-        then = (*_conversions((2,), types, strides, 2), *then)
+        wide = [widened_strides(name, t, s) for t, s in zip(types, strides)]
+        then = (*_conversions((2,), types, strides, 2, wide), *then)
         return replace(found, scratch=scratch, widened=(2,), then=then)
 
     def _direct(
@@ -581,7 +583,10 @@ class Chooser:
     def _rounded_in_tiles(
         self, types: Sequence[TensorType], strides: Sequence[tuple[int, ...]]
     ) -> Choice | None:
-        """The choice for a product of bfloat16 operands by AMX, whose sums over all of K are rounded on each tile."""
+        """The choice for a product of bfloat16 operands whose sums over all of K are rounded on each tile.
+
+        Between blocks of K the sums are in scratch, which is small.
+        """
         (m, k), n = types[0].shape[-2:], types[2].shape[-1]
         product, p = Problem(m, n, k), self.processor
         if p is None or not _exact(types) or not all(map(_has_unit, strides[:2])):
@@ -590,7 +595,11 @@ class Chooser:
             return None
         time = of_product(1, m, n, k)
         found = self._blocked("panels", Contest(product, "k", "lanes"), time, True)
-        return found if found is not None and found.tile[2] >= k else None
+        if found is None or found.tile[2] >= k:
+            return found
+        sums = ITEM * m * n
+        small = sums <= ANY.gathered
+        return replace(found, scratch=found.scratch + _whole(sums)) if small else None
 
     def _in_pieces(self, types: Sequence[TensorType]) -> bool:
         """Whether a half-precision product is widened to float32 in chunks of rows."""
@@ -653,18 +662,20 @@ def _conversions(
     types: Sequence[TensorType],
     strides: Sequence[tuple[int, ...]],
     operands: int,
+    wide: Sequence[tuple[int, ...]] | None = None,
 ) -> tuple[Way, ...]:
-    """The loops of conversions between half precision and row-major float32.
+    """The loops of conversions between half precision and float32.
 
     Args:
         numbers: the positions of the converted values; from `operands` on they are results, converted from float32.
         types, strides: of all values, in half precision.
         operands: how many of them are operands.
+        wide: the strides of the float32 copies; None: they are row-major.
     """
     found = []
     for n in numbers:
         ty, own = types[n], strides[n]
-        dense = row_major_strides(ty.shape)
+        dense = row_major_strides(ty.shape) if wide is None else wide[n]
         if n < operands:
             k = converting(ty, own, "f32", dense)
         else:

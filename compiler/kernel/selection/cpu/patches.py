@@ -172,6 +172,19 @@ def weight_copy(g: Geometry, ty: TensorType, strides: tuple[int, ...]) -> Kernel
     return copying(Copy(NOWHERE, source, NOWHERE, target, taps_first)).k
 
 
+def widened_strides(name: str, ty: TensorType, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of the float32 copy of a contraction's operand or result: row-major, but a convolution's weight keeps
+    the order of its dimensions, in which it may be packed.
+
+    name: of the contraction. ty, strides: those of the value in half precision.
+    """
+    dims = sorted(range(len(strides)), key=lambda d: -strides[d])
+    shape = tuple(ty.shape[d] for d in dims)
+    if name not in ROLES or row_major_strides(shape) != tuple(strides[d] for d in dims):
+        return row_major_strides(ty.shape)
+    return strides
+
+
 def rows_with(g: Geometry, count: Count) -> Count:
     """The rows of a convolution's result that a chunk of `count` output positions completes."""
     if g.name != "convolution_input_grad" or g.pointwise:

@@ -62,7 +62,8 @@ def pack(name: str, width: int, item: int, apart: bool) -> str:
                 given = []
                 for row in rows:
                     at = e.at(row, offset)
-                    e.prefetch(e.at(at, ahead))
+                    for here in (at, e.at(at, "%channel"))[:beside]:
+                        e.prefetch(e.at(here, ahead))
                     given.append(_words(e, at, mask, apart))
                 for i, column in enumerate(transposed(e, given)):
                     at = e.at(to, e.add(e.mul(e.add(t, i), between), e.mul(first, ITEM)))
