@@ -15,6 +15,7 @@ import gflow as flow
 from gflow.compiler.kernel.convolution import Geometry
 from gflow.compiler.kernel.selection.cpu import direct
 from gflow.compiler.targets.processors import ANY, PROCESSORS, host_level
+from gflow.runtime.cpu import llvm
 
 pytestmark = pytest.mark.skipif(not host_level(), reason="no processor of the table")
 
@@ -77,14 +78,23 @@ def step(x: Tensor, w: Tensor, dy: Tensor, given: tuple[Any, ...]) -> tuple[Tens
     return torch.relu(y + dy), *torch.autograd.grad(y, [x, w], dy)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_beside_float64(
-    case: tuple[tuple[int, ...], tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+    case: tuple[tuple[int, ...], tuple[Any, ...]],
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(direct, "_by_patches", lambda *_: math.inf)
     for name, p in PROCESSORS.items():  # several blocks of columns, of rows and of positions
         monkeypatch.setitem(PROCESSORS, name, replace(p, block=1 << 13, near=1 << 15))
-    assert beside_float64(*case).count('kind = "direct"') == 3
+    text = beside_float64(*case, dtype)
+    if dtype == torch.float32:
+        assert text.count('kind = "direct"') == 3
+    elif host_level() == "x86-64-v4+bf16":
+        (_, c, o, *_), _ = case  # pairs of positions, of input channels and of output channels
+        pairs = 1 + (c % 2 == 0 and o > 1) + (o % 2 == 0)
+        assert text.count('kind = "direct", precision = "bf16"') == pairs
 
 
 @pytest.mark.parametrize("case", BY_PATCHES, ids=str)
@@ -96,13 +106,15 @@ def test_patches_beside_float64(
     assert beside_float64(*case).count('kind = "patches"') == 3
 
 
-def beside_float64(sizes: tuple[int, ...], given: tuple[Any, ...]) -> str:
+def beside_float64(
+    sizes: tuple[int, ...], given: tuple[Any, ...], dtype: torch.dtype = torch.float32
+) -> str:
     """The planned program of a graph whose errors are those of eager."""
     (n, c, o, *spatial), (kernel, *given) = sizes, given
     torch.manual_seed(0)
     taps = kernel if isinstance(kernel, tuple) else (kernel,) * len(spatial)
     groups = given[3] if len(given) > 3 else 1
-    x, w = torch.randn(n, c, *spatial), torch.randn(o, c // groups, *taps)
+    x, w = (torch.randn(size, dtype=dtype) for size in ((n, c, *spatial), (o, c // groups, *taps)))
     dy = torch.randn_like(convolution(x, w, given))
     graph = Step(w, given)
     for _ in range(2):  # shares are counted anew at each call
@@ -128,33 +140,44 @@ def test_infinities_and_nan_stay_in_their_windows() -> None:
     assert 'kind = "direct"' in graph.ir("planned", generic=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("which", ["x", "w", "dy"])
 @pytest.mark.parametrize("size", [2, 5])
-def test_padding_beside_infinities(which: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_beside_infinities(
+    which: str, size: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Zeros around the input are multiplied with infinities where eager does so: not in gradients of the input."""
     monkeypatch.setattr(direct, "_by_patches", lambda *_: math.inf)
     torch.manual_seed(0)
-    x, w, dy = (
-        torch.randn(9, 16, size, size),
-        torch.randn(24, 16, 3, 3),
-        torch.randn(9, 24, size, size),
-    )
+    shapes = (9, 16, size, size), (24, 16, 3, 3), (9, 24, size, size)
+    x, w, dy = (torch.randn(shape, dtype=dtype) for shape in shapes)
     given = {"x": x, "w": w, "dy": dy}[which].view(-1)
     given[::701], given[5] = math.inf, math.nan
     found = Step(w, (1, 1))(x, dy)
     wanted = step(x.double(), w.double().requires_grad_(), dy.double(), (1, 1))
     for own, exact in zip(found, wanted):
-        torch.testing.assert_close(own, exact.float(), rtol=1e-4, atol=1e-4, equal_nan=True)
+        rounding = 1e-4 if dtype == torch.float32 else 2.0**-7
+        wanted = exact.to(dtype)
+        torch.testing.assert_close(own, wanted, rtol=rounding, atol=rounding, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("spatial", [(9,), (7, 6), (3, 4, 5)], ids=str)
-def test_batches_that_vary(spatial: tuple[int, ...]) -> None:
+def test_batches_that_vary(spatial: tuple[int, ...], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    w = torch.randn(24, 16, *(3 for _ in spatial))
+    w = torch.randn(24, 16, *(3 for _ in spatial), dtype=dtype)
     graph = Step(w, (1, 1), False)
+    rtol, atol = (1e-4, 2e-5) if dtype == torch.float32 else (2.0**-7, 2.0**-6)
     for n in (3, 5, 9, 4, 11):
-        x, dy = torch.randn(n, 16, *spatial), torch.randn(n, 24, *spatial)
-        torch.testing.assert_close(graph(x, dy), forward(x, w, dy, (1, 1)), rtol=1e-4, atol=2e-5)
+        x, dy = (torch.randn(n, c, *spatial, dtype=dtype) for c in (16, 24))
+        torch.testing.assert_close(graph(x, dy), forward(x, w, dy, (1, 1)), rtol=rtol, atol=atol)
+
+
+def test_bfloat16_without_dot_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program for AVX-512's dot products also runs where the processor has none."""
+    monkeypatch.setattr(llvm, "bf16", lambda level: False)
+    monkeypatch.setenv("GFLOW_CACHE", "0")
+    beside_float64((3, 32, 40, 9, 8), (3, 1, 1, 1), torch.bfloat16)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,8 @@ class Strips:
             (`gflow-pack-weights`).
         by_position: whether rows of a convolution are ordered by position, with all images side by side. Otherwise they
             are ordered by image, as in memory.
+        precision: "bf16": the values are bfloat16 values, of which two are a word; K and channels count words. "": they
+            are float32 values.
     """
 
     tile: tuple[int, int, int]
@@ -105,6 +107,11 @@ class Strips:
     across: int
     columns: int = 0
     by_position: bool = False
+    precision: str = ""
+
+    def words(self, channels: int) -> int:
+        """The words of an activation's channels at one position."""
+        return channels // 2 if self.precision == BF16 else channels
 
     def scratch(self, taps: int, channels: int) -> tuple[int, int]:
         """Bytes of scratch of a thread: zeros that padding reads, and the table of a share's rows.
@@ -114,7 +121,7 @@ class Strips:
             channels: of the activation.
         """
         height = self.tile[0]
-        return _whole(ITEM * channels), _whole(
+        return _whole(ITEM * self.words(channels)), _whole(
             8 * (self.rows // height) * (height + 1) * (taps + 1)
         )
 
@@ -136,24 +143,43 @@ class GradientBlocks:
     Attributes:
         tile: output channels and input channels of a tile, and the output positions of a block.
         beside: output channels of a share, a multiple of the tile's.
+        precision: "bf16": the operands are bfloat16 values, otherwise float32 values.
     """
 
     tile: tuple[int, int, int]
     beside: int
+    precision: str = ""
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element of the operands."""
+        return 2 if self.precision == BF16 else ITEM
+
+    @property
+    def positions(self) -> int:
+        """Positions of an entry of the table."""
+        return 2 if self.precision == BF16 else 1
 
     @property
     def each(self) -> int:
-        """Bytes of the table's entries for a tap: two addresses for each position, and space to write eight at once."""
-        return 16 * (self.tile[2] + 8)
+        """Bytes of the table's entries for a tap, and space to write those of eight positions at once.
 
-    def scratch(self, taps: int, channels: int) -> tuple[int, int, int]:
-        """Bytes of the numbers of entries, of all entries of the table, and of zeros.
+        An entry has an address for its gradients of outputs, and one for each position's inputs.
+        """
+        entry = 8 * (1 + self.positions)
+        return entry * (-(-self.tile[2] // self.positions) + 8)
+
+    def scratch(self, taps: int, inputs: int, outputs: int) -> tuple[int, int, int, int]:
+        """Bytes of the numbers of entries, of all entries of the table, of zeros, and of words of a block.
+
+        Words are the gradients of outputs at two positions ("bf16").
 
         Args:
             taps: positions of the convolution's kernel.
-            channels: of its input.
+            inputs, outputs: channels.
         """
-        return _whole(8 * taps), _whole(taps * self.each), _whole(ITEM * channels)
+        words = 0 if self.positions == 1 else ITEM * outputs * -(-self.tile[2] // 2)
+        return _whole(8 * taps), _whole(taps * self.each), _whole(self.item * inputs), _whole(words)
 
 
 @record

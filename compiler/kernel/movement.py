@@ -110,13 +110,15 @@ class Moved(NamedTuple):
 def converting(
     ty: TensorType, strides: tuple[int, ...], dtype: str, target: tuple[int, ...]
 ) -> Kernel:
-    """The kernel that copies a tensor and converts its elements to `dtype`.
+    """The kernel that copies a tensor and converts its elements to `dtype`; its dimensions have the order of the copy.
 
     ty: the type of the source. strides, target: of the source and of the copy, in elements.
     """
+    dims = sorted(range(ty.rank), key=lambda d: -target[d])
+    sizes, strides, target = (tuple(x[d] for d in dims) for x in (ty.shape, strides, target))
     nodes = [Node("load", ty.dtype, slot=0), Node("convert", dtype, (0,), {"dtype": dtype})]
     loads, stores = [Access(0, ty.dtype, strides)], [Access(0, dtype, target, 1)]
-    return simplify(Kernel(ty.shape, frozenset(), nodes, loads, [], stores))
+    return simplify(Kernel(sizes, frozenset(), nodes, loads, [], stores))
 
 
 def zeros(ty: TensorType, strides: tuple[int, ...]) -> Kernel:

@@ -67,6 +67,12 @@ def rounding(ty: TensorType, strides: tuple[int, ...]) -> Tiled | None:
     return in_tiles(converting(wide, (columns, 1), ty.dtype, inner), columns, 0)
 
 
+def rounding_rows(ty: TensorType) -> Tiled | None:
+    """`rounding` for a row-major tensor whose last dimension is the product's columns, all others its rows."""
+    columns = ty.shape[-1]
+    return rounding(TensorType((ty.numel // columns, columns), ty.dtype), (columns, 1))
+
+
 def _is_one_matrix(root: ir.Operation, ty: TensorType) -> bool:
     """Whether gflow's own kernel computes a contraction's result as one matrix, its last dimension as columns."""
     name = root.name.removeprefix("gflow.")

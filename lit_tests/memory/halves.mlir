@@ -21,9 +21,9 @@ func.func @batched(%x: tensor<4x16x16xf16>, %b: tensor<16xf16>) -> tensor<4x16x1
   return %2 : tensor<4x16x16xf16>
 }
 
-// The transpose of the weight is a view, which the conversion reads. The last loops are those of the patches.
+// The transpose of the weight is a view, which the conversion reads; the copy has the weight's order.
 // CHECK-LABEL: func.func @convolution(
-// CHECK:       kind = "patches"{{.*}}then = [{lanes = 16 : i64, order = array<i64: 0>}, {lanes = 16 : i64, order = array<i64: 0, 1, 2>}, {lanes = 16 : i64, order = array<i64: 0>}, {}]{{.*}}widened = array<i64: 0, 1, 2>}
+// CHECK:       kind = "direct"{{.*}}then = [{lanes = 16 : i64, order = array<i64: 0>}, {lanes = 16 : i64, order = array<i64: 0>}, {lanes = 16 : i64, order = array<i64: 0>}]{{.*}}widened = array<i64: 0, 1, 2>}
 func.func @convolution(%x: tensor<2x10x10x16xbf16>, %w: tensor<32x16x3x3xbf16>) -> tensor<2x8x8x32xbf16> {
   %t = "gflow.transpose"(%w) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<32x16x3x3xbf16>) -> tensor<32x3x3x16xbf16>
   %0 = "gflow.convolution"(%x, %t) {stride = array<i64: 1, 1>, padding = array<i64: 0, 0>, dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C"} : (tensor<2x10x10x16xbf16>, tensor<32x3x3x16xbf16>) -> tensor<2x8x8x32xbf16>

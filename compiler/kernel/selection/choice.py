@@ -22,7 +22,7 @@ from gflow.dialects.records import record
 
 from ...ir.errors import CannotLower
 from ..attention import FEW, AttentionBlocks
-from ..blocks import AMX_LANES, LANES, PADDED, PARTS, Blocks, GradientBlocks, Strips
+from ..blocks import AMX_LANES, BF16, LANES, PADDED, PARTS, Blocks, GradientBlocks, Strips
 
 #: threads of a warp in a choice, on all devices. Code generation converts to the device's own warp size
 WARP = 32
@@ -188,7 +188,9 @@ class Choice(Way):
         sound = min(height, width, rows, across, *more) > 0 and width % LANES == 0
         self.check(sound and height * width // LANES <= _MOST_SUMS and height <= LANES, what)
         self.check(rows % height == across % width == sum(more) % width == 0, what)
-        return Strips((height, width, k), rows, across, sum(more), self.walk == "positions")
+        self.check(self.precision in ("", BF16), what)
+        by_position = self.walk == "positions"
+        return Strips((height, width, k), rows, across, sum(more), by_position, self.precision)
 
     def gradient_blocks(self) -> GradientBlocks:
         """The blocking of the gradient of a convolution's weight that reads windows in place.
@@ -200,8 +202,9 @@ class Choice(Way):
         self.check(len(self.tile) == 3 and len(self.block) == 1, what)
         (height, width, deep), (beside,) = self.tile, self.block
         sound = min(height, width, deep, beside) > 0 and width % LANES == beside % height == 0
+        sound = sound and self.precision in ("", BF16)
         self.check(sound and height * width // LANES <= _MOST_SUMS, what)
-        return GradientBlocks((height, width, deep), beside)
+        return GradientBlocks((height, width, deep), beside, self.precision)
 
     def attention_blocks(self) -> AttentionBlocks:
         """The blocking of a CPU attention.
@@ -270,7 +273,7 @@ CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "panels": _BLOCKED,
     "rows": _BLOCKED,
     "packed": ("tile", "block", "walk", "into", *_SHARED, "then"),
-    "direct": ("tile", "block", "walk", "into", "widened", *_SHARED, "then"),
+    "direct": ("tile", "block", "walk", "precision", "into", "widened", *_SHARED, "then"),
     "patches": (*_BLOCKED, "copies", "patches"),
     "attention": ("tile", "block", "widened", "then", "tuned"),
     "attention_rows": ("tile", "block", "widened", "then", "tuned"),

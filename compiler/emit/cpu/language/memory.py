@@ -61,22 +61,26 @@ def load_address(w: Writer, i: int) -> str:
     return _address(w, "lstride", i, w.k.loads[i])
 
 
+def read(w: Writer, at: str, dtype: str, lanes: int, mask: str | None) -> str:
+    """The values at consecutive addresses from `at` on, as a scalar (lanes 0) or a vector."""
+    element = storage(dtype)
+    raw = w.read(at, sc.shaped(element, lanes), _ALIGN[element], mask)
+    return _decode(w, raw, dtype, lanes)
+
+
 def load(w: Writer, i: int, lanes: int) -> str:
     """The value of load `i` of the kernel at the current position, as a scalar (lanes 0) or a vector."""
     access = w.k.loads[i]
     element = storage(access.dtype)
-    ty, align = sc.shaped(element, lanes), _ALIGN[element]
     if i in w.turned:
         position = w.iv[w.p.vector]
-        at = w(
-            f"llvm.getelementptr {w.turned[i]}[{position}] : (!llvm.ptr, i64) -> !llvm.ptr, {element}"
-        )
-        return _decode(w, w.read(at, ty, align, w.mask), access.dtype, lanes)
+        at = w(f"llvm.getelementptr {w.turned[i]}[{position}] : (!llvm.ptr, i64) -> !llvm.ptr, f32")
+        return read(w, at, "f32", lanes, w.mask)
     at = load_address(w, i)
     if not lanes or access.strides[w.p.vector] == 1:
-        raw = w.read(at, ty, align, w.mask if lanes else None)
-    else:
-        raw = w.gather(at, w.word("lstride", i, w.p.vector), ty, align, w.mask)
+        return read(w, at, access.dtype, lanes, w.mask if lanes else None)
+    ty, stride = sc.shaped(element, lanes), w.word("lstride", i, w.p.vector)
+    raw = w.gather(at, stride, ty, _ALIGN[element], w.mask)
     return _decode(w, raw, access.dtype, lanes)
 
 

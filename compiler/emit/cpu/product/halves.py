@@ -15,8 +15,9 @@ from gflow.compiler.ir.views import Layout
 from gflow.compiler.kernel.blocks import BF16
 from gflow.compiler.kernel.movement import converting, shifted
 from gflow.compiler.kernel.selection.cpu.chooser import widened_shapes
+from gflow.compiler.kernel.selection.cpu.patches import widened_strides
 from gflow.dialects.program import Place
-from gflow.dialects.types import HALVES, TensorType, row_major_strides
+from gflow.dialects.types import HALVES, TensorType
 
 from ..program_builder import Builder
 from .epilogue import Epilogue
@@ -147,17 +148,17 @@ def _directly(
 
 
 def _check_widened(b: Builder, o: Op) -> list[int]:
-    """The values that are widened.
+    """The values that are widened: all half-precision ones, or in "bf16" the results alone.
 
     Raises:
-        CannotLower: the choice widens other values than all half-precision ones.
+        CannotLower: the choice widens other values.
     """
     every, numbers = (*o.operands, *o.results), b.choice.widened
     given = dict.fromkeys(every[n] for n in numbers if 0 <= n < len(every))
     halves = dict.fromkeys(v for v in every if b.body.types[v].dtype in HALVES)
-    b.choice.check(
-        given == halves, "must widen all operands and results in half precision, or none"
-    )
+    results = {v: None for v in halves if v in o.results}
+    sound = given == halves or (b.choice.precision == BF16 and given == results)
+    b.choice.check(sound, "must widen all operands and results in half precision, or none")
     return list(given)
 
 
@@ -171,7 +172,7 @@ def _widened(b: Builder, o: Op, run: Callable[[], None]) -> None:
             ty, place, layout, _ = saved[v]
             wide = TensorType(ty.shape, "f32")
             types[v], b.places[v] = wide, take(wide.nbytes)
-            b.at[v] = Layout(v, 0, row_major_strides(ty.shape))
+            b.at[v] = Layout(v, 0, widened_strides(o.name, ty, layout.strides))
             if v not in o.results:
                 _convert(b, n, (place, ty, layout.strides), _memory(b, v), label)
         run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.blocks import ITEM
 from gflow.compiler.kernel.movement import shifted
 from gflow.compiler.kernel.selection.cpu.batches import BLAS_DTYPES, batch_steps
 from gflow.compiler.kernel.tiles import rounding
@@ -87,14 +88,14 @@ def _in_tiles(
 
 def rounded_in_tiles(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
     """Add the step of a product of bfloat16 operands whose float32 sums are rounded, and followed by the epilogue, on
-    each tile. All of K is summed at once."""
+    each tile. If K is summed in several blocks, the sums between them are in scratch."""
     x, y, z = (*o.operands, *o.results)
     types = [b.body.types[v] for v in (x, y, z)]
     strides = [b.strides(v) for v in (x, y)]
     blocks, (m, n), k = b.choice.blocks(), types[2].shape[-2:], types[0].shape[-1]
-    sound = blocks.tile[2] >= k and types[2].numel == m * n
+    sound = types[2].numel == m * n
     sound = sound and all(ty.dtype == "bf16" for ty in types) and all(1 in s[-2:] for s in strides)
-    b.choice.check(sound, "is for bfloat16 operands with contiguous rows or columns, and another K")
+    b.choice.check(sound, "is for bfloat16 operands with contiguous rows or columns")
     if epilogue is None:
         tiled = rounding(types[2], b.strides(z))
         b.choice.check(tiled is not None, "rounds on tiles what needs all rows")
@@ -103,12 +104,15 @@ def rounded_in_tiles(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
         made, label = finish(b, tiled, 0, blocks.tile[1], [at], [at]), b.label(o)
     else:
         made, label = epilogue.finish(blocks.tile[1]), epilogue.label
-    scratch = b.scratch(blocks.scratch(b.threads))
+    panels, several = blocks.scratch(b.threads), blocks.tile[2] < k
+    scratch = b.scratch(panels + several * ITEM * m * n)
+    # not written to if there is one block of K
+    sums = own.Operand(_behind(scratch, panels), n * several, 1)
     left, right = (
         own.Operand(b.place(v), s[-2], s[-1], 0, ty.itemsize)
         for v, s, ty in zip((x, y), strides, types)
     )
-    operands = (left, right, own.Operand(scratch, 0, 1))  # nothing is written to C
+    operands = (left, right, sums)
     own.product(b, blocks, operands, (m, n, k), scratch, label, b.choice.shared(), finish=made)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..language.expressions import hoist, write_stores
-from ..language.memory import load_address
+from ..language.memory import load_address, read, storage
 from ..language.transpose import SIDE, WORDS, transposed
 from ..language.writer import Writer
 
@@ -85,23 +85,25 @@ def _write_turned(w: Writer, store: Callable[[list[str]], list[str]]) -> None:
 
 
 def _turn(w: Writer, i: int, buffer: str, count: str) -> None:
-    """Write the transposition of a block of load `i` into `buffer`, from the writer's position on.
+    """Write the transposition of a block of load `i` into `buffer` as float32, from the writer's position on.
 
     Rows are shorter than the 16 lanes that are stored; each row overwrites the unused lanes of the one before.
     """
     start, size = load_address(w, i), w.size(w.p.vector)
     apart, last = w.word("lstride", i, w.p.vector), w.sub(size, 1)
+    dtype = w.k.loads[i].dtype
 
-    def at(base: str, offset: str) -> str:
-        return w(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, f32")
+    def at(base: str, offset: str, element: str) -> str:
+        return w(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, {element}")
 
     def some(j: str) -> None:
         inside = w.first_lanes(w.at_most(w.sub(count, j), SIDE), SIDE)
         rows = []
         for n in range(SIDE):
             offset = w.add(w.mul(w.at_most(w.i64(n), last), apart), j)
-            rows.append(w.read(at(start, offset), WORDS, 4, inside))
+            row = read(w, at(start, offset, storage(dtype)), dtype, SIDE, inside)
+            rows.append(w(f"vector.bitcast {row} : vector<{SIDE}xf32> to {WORDS}"))
         for n, row in enumerate(transposed(w, rows)):
-            w.write(row, at(buffer, w.mul(w.add(j, n), size)), WORDS, 4, None)
+            w.write(row, at(buffer, w.mul(w.add(j, n), size), "f32"), WORDS, 4, None)
 
     w.repeat(w.i64(0), count, some, w.i64(SIDE))

@@ -33,21 +33,23 @@ from ...contest import Contest
 from ...convolution import ROLES, Geometry, geometry, packed_geometry
 from ...description import Descriptions, Kernel
 from ...movement import converting, zeros
-from ...tiles import rounding, tiles_of
+from ...tiles import rounding, rounding_rows, tiles_of
 from ..choice import Choice, Way, blocked
 from .attention import NEEDED, attention_of
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
 from .blocking import blocks_of, contiguous, cut, halves_are_faster, own_is_faster
-from .direct import direct_of, gradient_of
+from .direct import direct_of, gradient_of, reads_pairs
 from .loops import choice_of_loops, runs, scratch_of, way_of_loops
 from .other_ops import CHOOSERS
 from .patches import (
     kind_of_patches,
     patches_of,
     product_of,
+    reads_halves,
     rows_with,
     sizes_of,
     weight_copy,
+    widened_strides,
 )
 from .rows import MOST_PIECES, Rows, granule_of
 from .sharing import At, of_product, of_windows, sharing
@@ -193,22 +195,30 @@ class Chooser:
             return replace(
                 cut, scratch=cut.scratch + scratch, rows=piece, widened=converted, then=then
             )
+        if wide and name != "matmul":
+            found = self._by_pairs(name, root, types, strides, rows, tiled, copied)
+            if found is not None:
+                return found
         if wide:  # the whole product is widened to float32; the epilogue runs after it
             halves = _halves([*values, -1], types)
-            saved = sum(_up(4 * types[n].numel) for n in halves)
-            ways = _conversions(halves, types, strides, len(values))
             exact = _exact(types)
-            types = [_float(t) for t in types]
-            strides = [
-                row_major_strides(t.shape) if t.dtype == "f32" else s
-                for t, s in zip(types, strides)
+            wide_types = [_float(t) for t in types]
+            copies = [widened_strides(name, t, s) for t, s in zip(types, strides)]
+            wide_strides = [
+                copy if t.dtype in HALVES else s for t, s, copy in zip(types, strides, copies)
             ]
             own = _whole(result.nbytes) if rows is not None and rows.floating else 0
-            inner, _ = self._product(name, root, types, strides, None, False, exact)
+            inner, _ = self._product(name, root, wide_types, wide_strides, None, False, exact)
+            if inner.precision == BF16 and name != "matmul":
+                dense = all(is_row_major(t.shape, s) for t, s in zip(types[:2], strides))
+                if dense and reads_halves(geometry(name, root, types)):
+                    halves = (2,)
+            saved = sum(_up(4 * types[n].numel) for n in halves)
+            ways = _conversions(halves, types, strides, len(values), copies)
             then, kernel = self._after(rows, copied)
             scratch = own + max(saved + inner.scratch, kernel)
-            copies = len(inner.copies)
-            then = (*inner.then[:copies], *ways, *inner.then[copies:], *then)
+            first = len(inner.copies)
+            then = (*inner.then[:first], *ways, *inner.then[first:], *then)
             return replace(inner, scratch=scratch, widened=halves, then=then)
         if name == "packed_product":
             inner, count = self._packed(root, types, rows, tiled), None
@@ -342,6 +352,40 @@ class Chooser:
             return found, None
         return found, rows_with(g, made.pieces[0][1])
 
+    def _by_pairs(
+        self,
+        name: str,
+        root: ir.Operation,
+        types: Sequence[TensorType],
+        strides: Sequence[tuple[int, ...]],
+        rows: Rows | None,
+        tiled: bool,
+        copied: tuple[int, ...] | None,
+    ) -> Choice | None:
+        """The choice for a convolution that reads windows of bfloat16 values in place, and multiplies two values at a
+        time by AVX-512, if it is faster than by patches. Its epilogue is as of `_rows`."""
+        g, result = geometry(name, root, types), types[2]
+        p, given = self.processor, [_float(ty) for ty in types]
+        if p is None or p.halves is None or p.amx is not None or not reads_pairs(g, types[:2]):
+            return None
+        if kind_of_patches(g, given, strides, self.blas) != "patches":
+            return None
+        gradient = name == "convolution_weight_grad"
+        if not (gradient or tiled) and rounding_rows(result) is None:
+            return None
+        found = self._direct(g, types, strides, None if gradient else rows, tiled, BF16)
+        if found is None or (tiled and not gradient):
+            return found
+        then, kernel = self._after(rows, copied)
+        if not gradient:
+            return replace(found, scratch=max(found.scratch, kernel), then=then)
+        # sums of blocks are added in float32
+        own = _up(result.nbytes) if rows is not None and rows.floating else 0
+        scratch = own + max(found.scratch + _up(4 * result.numel), kernel)
+        wide = [widened_strides(name, t, s) for t, s in zip(types, strides)]
+        then = (*_conversions((2,), types, strides, 2, wide), *then)
+        return replace(found, scratch=scratch, widened=(2,), then=then)
+
     def _direct(
         self,
         g: Geometry,
@@ -349,6 +393,7 @@ class Chooser:
         strides: Sequence[tuple[int, ...]],
         rows: Rows | None,
         tiled: bool,
+        precision: str = "",
     ) -> Choice | None:
         """The choice for a convolution that reads windows in place, if it is faster than by patches."""
         w = ROLES[g.name][1]
@@ -357,12 +402,14 @@ class Chooser:
         floating = _up(types[2].nbytes) if rows is not None and rows.floating and not tiled else 0
         shared = sharing(of_product(1, g.positions, g.o, g.taps * g.c))
         if g.name == "convolution_weight_grad":
-            blocks = gradient_of(self.processor, g, types[w], strides[w], self.threads)
+            blocks = gradient_of(self.processor, g, types[w], strides[w], self.threads, precision)
             if blocks is None:
                 return None
-            scratch = floating + sum(blocks.scratch(g.taps, g.c))
-            return Choice("direct", scratch, tile=blocks.tile, block=(blocks.beside,), **shared)
-        made = direct_of(self.processor, g, types[w], strides[w], self.threads)
+            scratch = floating + sum(blocks.scratch(g.taps, g.c, g.o))
+            return Choice(
+                "direct", scratch, tile=blocks.tile, block=(blocks.beside,), precision=precision, **shared
+            )  # fmt: skip
+        made = direct_of(self.processor, g, types[w], strides[w], self.threads, precision)
         if made is None:
             return None
         walk = g.walk
@@ -370,7 +417,7 @@ class Chooser:
         scratch += self.threads * sum(made.scratch(g.taps, walk.channels))
         return Choice(
             "direct", scratch, tile=made.tile, block=(made.rows, made.across, made.columns),
-            walk="positions" if made.by_position else "images", **shared,
+            walk="positions" if made.by_position else "images", precision=precision, **shared,
         )  # fmt: skip
 
     def _packed(
@@ -536,7 +583,10 @@ class Chooser:
     def _rounded_in_tiles(
         self, types: Sequence[TensorType], strides: Sequence[tuple[int, ...]]
     ) -> Choice | None:
-        """The choice for a product of bfloat16 operands by AMX, whose sums over all of K are rounded on each tile."""
+        """The choice for a product of bfloat16 operands whose sums over all of K are rounded on each tile.
+
+        Between blocks of K the sums are in scratch, which is small.
+        """
         (m, k), n = types[0].shape[-2:], types[2].shape[-1]
         product, p = Problem(m, n, k), self.processor
         if p is None or not _exact(types) or not all(map(_has_unit, strides[:2])):
@@ -545,7 +595,11 @@ class Chooser:
             return None
         time = of_product(1, m, n, k)
         found = self._blocked("panels", Contest(product, "k", "lanes"), time, True)
-        return found if found is not None and found.tile[2] >= k else None
+        if found is None or found.tile[2] >= k:
+            return found
+        sums = ITEM * m * n
+        small = sums <= ANY.gathered
+        return replace(found, scratch=found.scratch + _whole(sums)) if small else None
 
     def _in_pieces(self, types: Sequence[TensorType]) -> bool:
         """Whether a half-precision product is widened to float32 in chunks of rows."""
@@ -608,18 +662,20 @@ def _conversions(
     types: Sequence[TensorType],
     strides: Sequence[tuple[int, ...]],
     operands: int,
+    wide: Sequence[tuple[int, ...]] | None = None,
 ) -> tuple[Way, ...]:
-    """The loops of conversions between half precision and row-major float32.
+    """The loops of conversions between half precision and float32.
 
     Args:
         numbers: the positions of the converted values; from `operands` on they are results, converted from float32.
         types, strides: of all values, in half precision.
         operands: how many of them are operands.
+        wide: the strides of the float32 copies; None: they are row-major.
     """
     found = []
     for n in numbers:
         ty, own = types[n], strides[n]
-        dense = row_major_strides(ty.shape)
+        dense = row_major_strides(ty.shape) if wide is None else wide[n]
         if n < operands:
             k = converting(ty, own, "f32", dense)
         else:

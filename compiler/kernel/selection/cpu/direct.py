@@ -7,6 +7,7 @@ of rows at a time: of a 3×3 kernel on a 2×2 map 20 of 36.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 
 from gflow.compiler.targets.processors import Processor
@@ -15,7 +16,7 @@ from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
 from ...blocks import ITEM, LANES, GradientBlocks, Problem, Strips
 from ...convolution import Geometry, Walk
-from .blocking import blocks_of, share_of_library, share_of_peak
+from .blocking import blocks_of, halves_are_faster, share_of_library, share_of_peak
 from .patches import sizes_of
 from .strips import cut, cycles
 
@@ -28,6 +29,11 @@ _FEWER = 0.95
 _DEEP, _ENTRY, _POSITION, _SHARES = 512, 5, 12, 8
 #: from how many kernels on along a dimension the taps outside of it, which are at its ends, do not count
 _FAR = 64
+#: how much faster than in float32 products of bfloat16 values are that convert and pack their operands (Zen 5: 300 to
+#: 340 GFLOP/s on ResNet-50's convolutions)
+_PACKED = 1.4
+#: bytes that are read and written as a bfloat16 value becomes a float32 value
+_WIDENED = 6
 #: bytes a cycle of gradients that leave the second-level cache between two blocks
 _MOVED = 4
 #: the part of the second-level cache that a table of addresses takes at most
@@ -47,40 +53,62 @@ def reads_windows(g: Geometry, weight: TensorType, strides: tuple[int, ...]) -> 
     return all(a == b for size, a, b in zip(weight.shape, strides, wanted) if size != 1)
 
 
+def reads_pairs(g: Geometry, types: Sequence[TensorType]) -> bool:
+    """Whether a direct convolution may read bfloat16 operands as they are: two channels, or two positions, at a time.
+
+    types: of its operands.
+    """
+    gradient = g.name == "convolution_weight_grad"
+    return all(ty.dtype == "bf16" for ty in types) and (gradient or g.walk.channels % 2 == 0)
+
+
 def direct_of(
-    p: Processor, g: Geometry, weight: TensorType, strides: tuple[int, ...], threads: int
+    p: Processor,
+    g: Geometry,
+    weight: TensorType,
+    strides: tuple[int, ...],
+    threads: int,
+    precision: str = "",
 ) -> Strips | None:
     """The blocking of a direct convolution; None where there is none, or where a product of patches is faster.
 
     weight, strides: the type of the weight, and its strides in elements.
+    precision: that of `Strips`.
     """
     if not reads_windows(g, weight, strides):
         return None
     walk = g.walk
-    product = Problem(walk.rows, walk.columns, g.taps * walk.channels).most()
+    channels = walk.channels // 2 if precision else walk.channels
+    product = Problem(walk.rows, walk.columns, g.taps * channels).most()
     made: dict[tuple[tuple[int, int], bool], float] = {}
     for tile in p.strips:
         each = cycles(p, product, tile)
         made[tile, False] = each * part_of_taps(g, walk, tile[0], False)
         made[tile, True] = each * part_of_taps(g, walk, tile[0], True) / _FEWER
     (tile, by_position), products = min(made.items(), key=lambda item: item[1])
-    # a weight is packed 16 elements of the kernel at a time
-    blocks = ceil(g.taps / LANES) * LANES / g.taps
+    # a weight is packed 16 elements of the kernel at a time, but 16 channels of a kernel of one element. In float32
+    # reading rows in place for each strip costs about as much there as is saved: a product packs rows as well
+    blocks = ceil(g.taps / LANES) * LANES / g.taps if g.taps > 1 or not precision else 1
     packing = p.packing * product.k * product.columns * blocks / _rate(p)
-    if products + packing > _by_patches(p, g, threads):
+    if products + packing > _by_patches(p, g, threads, precision):
         return None
-    whole = cut(p, product, tile, ITEM * product.rows * walk.channels, threads)
+    whole = cut(p, product, tile, ITEM * product.rows * channels, threads)
     width = tile[1] * LANES
     strips = ceil(product.columns / width)
     count = ceil(strips / max(p.block // (ITEM * product.k * width), 1))
     columns = ceil(strips / count) * width
     table = Strips(whole.tile, tile[0], width).scratch(g.taps, walk.channels)[1]
     rows = min(whole.rows, max(p.near // _TABLE // table, 1) * tile[0])
-    return Strips(whole.tile, rows, min(whole.across, columns), columns, by_position)
+    return Strips(whole.tile, rows, min(whole.across, columns), columns, by_position, precision)
 
 
 def gradient_of(
-    p: Processor, g: Geometry, weight: TensorType, strides: tuple[int, ...], threads: int
+    p: Processor,
+    g: Geometry,
+    weight: TensorType,
+    strides: tuple[int, ...],
+    threads: int,
+    precision: str = "",
 ) -> GradientBlocks | None:
     """The blocking of the gradient of a weight whose operands are read in place; None as for `direct_of`."""
     if not reads_windows(g, weight, strides):
@@ -93,7 +121,7 @@ def gradient_of(
     deep = max(min(rows, _DEEP, p.near // _TABLE // (16 * g.taps), most), 1)
     deep = ceil(rows / ceil(rows / deep))
     # positions at which a tap is inside, on average
-    read = rows * part_of_taps(g, g.walk, 1, False)
+    read = rows * part_of_taps(g, g.walk, 1, False) / (2 if precision else 1)
 
     def time(tile: tuple[int, int]) -> float:
         height, vectors = tile
@@ -111,26 +139,36 @@ def gradient_of(
         return None
     table, size = rows * (_ENTRY + _POSITION / g.taps), ITEM * g.o * g.c
     added = size * 2 * (ceil(rows / deep) - 1) / _MOVED if size * g.taps > p.near else 0
-    if g.taps * (time(best) + table + added) > _by_patches(p, g, threads):
+    if g.taps * (time(best) + table + added) > _by_patches(p, g, threads, precision):
         return None
     height = best[0]
     near = p.near // 4 // (ITEM * deep)  # a share's part of dy stays in the second-level cache
     shares = ceil(g.o / max(threads * _SHARES / g.taps, 1))
     beside = max(min(near, shares) // height, 1) * height
-    return GradientBlocks((height, best[1] * LANES, deep), beside)
+    if precision:  # whole pairs
+        deep += deep % 2
+    return GradientBlocks((height, best[1] * LANES, deep), beside, precision)
 
 
-def _by_patches(p: Processor, g: Geometry, threads: int) -> float:
-    """The cycles of the convolution by patches on one thread, with the faster of gflow's own product and the BLAS."""
+def _by_patches(p: Processor, g: Geometry, threads: int, precision: str) -> float:
+    """The cycles of the convolution by patches on one thread, with the faster of gflow's own product and the BLAS.
+
+    In precision "bf16" operands are widened to float32; gflow's own product rounds them again.
+    """
     product = Problem(*sizes_of(g, g.positions)).most()
-    blocks = blocks_of(p, product, threads)
-    best = max(share_of_peak(p, product, blocks, threads), share_of_library(p, product))
+    halves = bool(precision) and halves_are_faster(p, product)
+    blocks = blocks_of(p, product, threads, halves)
+    best = share_of_peak(p, product, blocks, threads)
+    best = _PACKED * best if halves else max(best, share_of_library(p, product))
     height, width, kc = blocks.tile
     tiles = ceil(product.rows / height) * ceil(product.columns / width) * ceil(product.k / kc)
     around = tiles * (p.around + height * width / LANES * p.finishing)
-    moved = 0
+    moved = 0.0
     if not g.pointwise and (g.name != "convolution" or g.c % LANES):  # one element a cycle
         moved = at_most(g.positions) * g.taps * g.c
+    if precision:
+        widened = at_most(g.positions) * (g.c + g.o) + g.c * g.o * g.taps
+        moved += widened * _WIDENED / _MOVED
     return product.rows * product.columns * product.k / _rate(p) / best + around + moved
 
 

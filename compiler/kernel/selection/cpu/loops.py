@@ -9,7 +9,7 @@ from math import prod
 from gflow.compiler.kernel.description import Kernel
 from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import at_most, divisor, varies
-from gflow.dialects.types import FLOATS
+from gflow.dialects.types import FLOATS, HALVES
 
 from ..choice import Choice, Way
 from . import row_values
@@ -23,6 +23,8 @@ _UNROLL, _UNROLLED_OPS = 4, 60
 
 #: with fewer elements, vectors run along another dimension
 _SHORT = 4
+#: element types of loads that are transposed in blocks
+_TURNED = ("f32", *HALVES)
 
 
 @dataclass
@@ -226,7 +228,7 @@ def _turned(k: Kernel, outer: Sequence[int], vector: int, lanes: int) -> tuple[i
         walk = (access.strides[before], access.strides[vector])
         if walk == (size, 1) or (access.node < 0 and walk == (0, 0)):
             continue
-        if access.node >= 0 or walk[0] != 1 or walk[1] < 2 or access.dtype != "f32":
+        if access.node >= 0 or walk[0] != 1 or walk[1] < 2 or access.dtype not in _TURNED:
             return ()
         found.append(i)
     return tuple(found)

@@ -148,6 +148,11 @@ def patches_of(
     return Patches(parts, channel_major, copy, patches, floating, gathered=gathered)
 
 
+def reads_halves(g: Geometry) -> bool:
+    """Whether a product of bfloat16 values reads both operands of a convolution as they are, and no patches."""
+    return g.pointwise and g.name == "convolution_weight_grad"
+
+
 def _gathers(g: Geometry) -> bool:
     """Whether gflow's own product can gather patches from the input: each block of K then belongs to one tap."""
     plain = g.name == "convolution" and g.groups == 1 and not g.pointwise and g.rank <= 2
@@ -165,6 +170,19 @@ def weight_copy(g: Geometry, ty: TensorType, strides: tuple[int, ...]) -> Kernel
     walks = [outer, row_major_strides(shape)]
     source, target = reversed(walks) if g.name == "convolution_weight_grad" else walks
     return copying(Copy(NOWHERE, source, NOWHERE, target, taps_first)).k
+
+
+def widened_strides(name: str, ty: TensorType, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of the float32 copy of a contraction's operand or result: row-major, but a convolution's weight keeps
+    the order of its dimensions, in which it may be packed.
+
+    name: of the contraction. ty, strides: those of the value in half precision.
+    """
+    dims = sorted(range(len(strides)), key=lambda d: -strides[d])
+    shape = tuple(ty.shape[d] for d in dims)
+    if name not in ROLES or row_major_strides(shape) != tuple(strides[d] for d in dims):
+        return row_major_strides(ty.shape)
+    return strides
 
 
 def rows_with(g: Geometry, count: Count) -> Count:

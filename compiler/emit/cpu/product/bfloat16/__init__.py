@@ -3,4 +3,5 @@
 panels   packing: float32 values as sums of three bfloat16 values
 tile     the tile by AMX, and the same by float32 multiply-adds
 dots     the sums of a tile by AVX-512's dot products
+words    pairs of values as 32-bit words, and their products
 """

@@ -1,8 +1,7 @@
 """Sums of a tile of bfloat16 products by AVX-512: an instruction adds two products to each of 16 float32 sums.
 
 The panels are those of Intel AMX (`panels.py`) with one part. A word of A is repeated for 16 columns, whose words of B
-are a vector. Sums of `_ROWS` rows are in registers at a time. The instruction (VDPBF16PS) takes denormal numbers for
-zeros.
+are a vector. Sums of `_ROWS` rows are in registers at a time.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from gflow.compiler.kernel.blocks import AMX_LANES, PADDED
 from gflow.dialects.program.processor import BF16_LINE
 
 from ..function import ITEM, LANES, VECTOR, Function
-from .panels import BESIDE, PART, ROW, WORDS
+from .panels import BESIDE, PART, ROW
+from .words import WORDS, dot
 
 #: rows whose sums are in registers at a time: with two vectors of columns, more sums than the instruction has cycles
 _ROWS = 8
-_PAIRS = f"vector<{2 * LANES}xbf16>"
 
 
 def sums(e: Function, held: str) -> None:
@@ -32,15 +31,14 @@ def sums(e: Function, held: str) -> None:
             total = list(given)
             for pair in range(PADDED // 2):
                 columns = [
-                    _bfloat16(e, e.read(e.at(b, v * PART + pair * ROW), WORDS, ROW, None))
-                    for v in range(vectors)
+                    e.read(e.at(b, v * PART + pair * ROW), WORDS, ROW, None) for v in range(vectors)
                 ]
                 for n in range(_ROWS):
                     x = e(f"llvm.load {e.at(a, n * ROW + pair * ITEM)} : !llvm.ptr -> i32")
-                    wide = _bfloat16(e, e(f"vector.broadcast {x} : i32 to {WORDS}"))
+                    wide = e(f"vector.broadcast {x} : i32 to {WORDS}")
                     for v in range(vectors):
                         at = n * vectors + v
-                        total[at] = _add(e, total[at], wide, columns[v])
+                        total[at] = dot(e, total[at], wide, columns[v])
             return total
 
         start = [(zero, VECTOR)] * (_ROWS * vectors)
@@ -50,15 +48,3 @@ def sums(e: Function, held: str) -> None:
 
     with e.marked(BF16_LINE):
         e.repeat(0, e.i64(AMX_LANES), _ROWS, rows)
-
-
-def _bfloat16(e: Function, words: str) -> str:
-    return e(f"vector.bitcast {words} : {WORDS} to {_PAIRS}")
-
-
-def _add(e: Function, total: str, a: str, b: str) -> str:
-    """The sums with the products of both halves of each word added."""
-    return e(
-        f'llvm.call_intrinsic "llvm.x86.avx512bf16.dpbf16ps.512"({total}, {a}, {b}) : '
-        f"({VECTOR}, {_PAIRS}, {_PAIRS}) -> {VECTOR}"
-    )

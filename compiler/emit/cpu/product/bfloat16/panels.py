@@ -26,8 +26,7 @@ from gflow.compiler.kernel.blocks import AMX_LANES, PADDED
 from ...language.transpose import transposed
 from ..function import ITEM, LANES, VECTOR, Function
 from ..panels import ARGUMENTS, WINDOWS
-
-WORDS = f"vector<{LANES}xi32>"
+from .words import HALF, HALVES, WORDS, joined
 
 #: bytes of a row of a tile and of one part of a tile; tiles side by side
 ROW = LANES * ITEM
@@ -157,8 +156,8 @@ class _Panel(Function):
             masks = [self._first(self.sub(left, n * LANES), LANES) for n in (0, 1)]
             found = [self.read(self.at(at, n * ROW), WORDS, ITEM, m) for n, m in enumerate(masks)]
             return tuple(found)
-        halves = self.read(at, _HALVES, self.item, self._first(left, 2 * LANES))
-        return (self(f"vector.bitcast {halves} : {_HALVES} to {WORDS}"),)
+        halves = self.read(at, HALVES, self.item, self._first(left, 2 * LANES))
+        return (self(f"vector.bitcast {halves} : {HALVES} to {WORDS}"),)
 
     def across(self, at: str, k: str, i: str, lanes: str) -> Elements:
         """The elements of K that row i of a tile has, of 16 lanes. at: the first lane's address. lanes: a mask."""
@@ -171,23 +170,15 @@ class _Panel(Function):
             both = self(f"arith.andi {lanes}, {every} : vector<{LANES}xi1>")
             here = self.at(at, self.mul(position, "%k_stride"))
             self.prefetch(self.at(here, "%ahead"))
-            ty = WORDS if whole else _HALF
+            ty = WORDS if whole else HALF
             found.append(self.read(here, ty, self.item, both))
         if whole:
             return tuple(found)
-        low, high = (self(f"arith.extui {x} : {_HALF} to {WORDS}") for x in found)
-        return (
-            self(
-                f"arith.ori {low}, {self(f'arith.shli {high}, {self.sixteen} : {WORDS}')} : {WORDS}"
-            ),
-        )
+        return (joined(self, *found),)
 
     def _first(self, count: str, lanes: int) -> str:
         """A mask of so many lanes, of none or all at most."""
         return self.first_lanes(self.at_least(self.at_most(count, lanes), 0), lanes)
-
-
-_HALF, _HALVES = f"vector<{LANES}xi16>", f"vector<{2 * LANES}xi16>"
 
 
 @cache

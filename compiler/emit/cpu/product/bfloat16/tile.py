@@ -22,7 +22,8 @@ from gflow.dialects.program.processor import AMX_LINE, BF16_LINE
 from ..function import ITEM, LANES, VECTOR, Function
 from ..tile import ARGUMENTS, Tile
 from . import dots
-from .panels import BESIDE, PART, ROW, WORDS
+from .panels import BESIDE, PART, ROW
+from .words import WORDS, values
 
 #: bounds of the sum of both panels' biased exponents. From the first on, products and their parts are normal numbers;
 #: up to the second, sums over 2²² of K are finite
@@ -222,19 +223,16 @@ class _AmxTile(Tile):
 
         rows_are_lanes: as A, whose rows are lanes; otherwise rows are positions of K.
         """
-        sixteen, high = self.const(16, WORDS), self.const(-65536, WORDS)
         raw = self.compare("ne", self.raw[panel], 0) if self.raw else ""
 
         def row(n: str) -> None:
             tile, i = self.split(n, self.i64(LANES))
             at = self.at(source, self.add(self.mul(tile, self.beside), self.mul(i, ROW)))
             parts = [self.read(self.at(at, p * PART), WORDS, ROW, None) for p in range(self.parts)]
-            lows = [self._float(self(f"arith.shli {x}, {sixteen} : {WORDS}")) for x in parts]
-            highs = [self._float(self(f"arith.andi {x}, {high} : {WORDS}")) for x in parts]
             made = []
-            for part, values in enumerate((lows, highs)):
-                total = values[-1]
-                for x in reversed(values[:-1]):
+            for part, found in enumerate(zip(*(values(self, x) for x in parts))):
+                total = found[-1]
+                for x in reversed(found[:-1]):
                     total = self.plus(total, x)
                 if raw:
                     given = self._float(parts[part])

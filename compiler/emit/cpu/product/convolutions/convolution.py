@@ -15,11 +15,13 @@ from __future__ import annotations
 from math import prod
 
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.blocks import BF16, ITEM
 from gflow.compiler.kernel.convolution import ROLES, Geometry, geometry
 from gflow.compiler.kernel.selection.cpu.patches import (
     Patches,
     kind_of_patches,
     patches_of,
+    reads_halves,
     rows_with,
     weight_copy,
 )
@@ -79,8 +81,8 @@ def _zero(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
     epilogue.run(0, epilogue.rows, target)
 
 
-def _operand(matrix: Matrix) -> own.Operand:
-    found = own.Operand(matrix.place, max(matrix.leading, 1), 1)
+def _operand(matrix: Matrix, item: int) -> own.Operand:
+    found = own.Operand(matrix.place, max(matrix.leading, 1), 1, 0, item)
     return found.transposed if matrix.transposed else found
 
 
@@ -158,6 +160,10 @@ class _Convolution:
         self.k = g.taps * g.cg
         self.scratch = 0
         self.blocks = b.choice.blocks() if b.choice.tile else None
+        #: bytes of an element of an operand
+        self.item = b.body.types[o.operands[0]].itemsize
+        sound = self.item == ITEM or (b.choice.precision == BF16 and reads_halves(g))
+        b.choice.check(sound, "reads bfloat16 operands of a convolution that needs float32")
         #: the epilogue, if product kernels call it on each tile
         self.tiled = epilogue
         if not (self.blocks or g.depthwise) or epilogue is None or epilogue.tiled is None:
@@ -199,7 +205,7 @@ class _Convolution:
     ) -> None:
         """Add a matrix product. first: the number of its first row, for an epilogue on tiles."""
         if self.blocks is not None:
-            operands = (_operand(a), _operand(b), _operand(c))
+            operands = (_operand(a, self.item), _operand(b, self.item), _operand(c, ITEM))
             finish = None if self.tiled is None else self.tiled.finish(self.blocks.tile[1])
             given, windows = sizes(self.g), None
             if self.made.gathered:
@@ -224,7 +230,11 @@ class _Convolution:
         )
 
     def at(self, place: Place, elements: int) -> Place:
-        return Place(place.space, place.index, place.offset + 4 * elements)
+        return Place(place.space, place.index, place.offset + ITEM * elements)
+
+    def operand(self, place: Place, elements: int) -> Place:
+        """The address of an element of an operand, which may have bfloat16 values."""
+        return Place(place.space, place.index, place.offset + self.item * elements)
 
     def weight(self) -> Place:
         """The address of the weight, or of its copy, as [o, taps · cg] or in the order of PyTorch's weights."""
@@ -299,11 +309,11 @@ class _Convolution:
         for i in range(g.groups):
             dw = Matrix(self.at(out.at(0), i * g.og * self.k), self.k)
             for first, count in pieces:
-                x = self.at(self.x, i * g.cg)
+                x = self.operand(self.x, i * g.cg)
                 if not g.pointwise:
                     self.run("pack_patches", x=x, rows=rows, first=first, count=count, cg=g.cg)
                 patches = Matrix(x, g.c) if g.pointwise else Matrix(rows, self.k)
-                dy = Matrix(self.at(self.y, first * g.o + i * g.og), g.o, True)
+                dy = Matrix(self.operand(self.y, first * g.o + i * g.og), g.o, True)
                 self.product(dy, patches, dw, g.og, self.k, count, add=first > 0)
         out.done(0, every, True)
 

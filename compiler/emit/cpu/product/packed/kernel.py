@@ -29,11 +29,12 @@ from .windows import DIMENSIONS, SPATIAL, WORD, Windows
 #: the function's arguments. images: of a convolution. taps: positions of its kernel. columns: of a block. zeros,
 #: addresses: bytes of a thread's scratch. strip: bytes of a strip. by_position: rows are ordered by position. padded:
 #: some windows reach beyond x. excludes: nothing outside of x is ever multiplied. pack: the function that packs a
-#: strip, or 0; lane, channel: bytes between columns and between rows of w's taps. b_bytes: bytes of a packed block.
+#: strip, or 0; lane, channel: bytes between columns and between rows of w's taps; deep, wide: the channels and taps
+#: that it packs. b_bytes: bytes of a packed block.
 WORDS = (
     *("x", "w", "y", "scratch", "tile", "finish", "pack", "next"),
     *("m", "n", "images", "channels", "taps", "rows", "across", "columns", "mr", "nr", "strip", "row"),
-    *("zeros", "addresses", "by_position", "padded", "excludes", "lane", "channel", "b_bytes"),
+    *("zeros", "addresses", "by_position", "padded", "excludes", "lane", "channel", "deep", "wide", "b_bytes"),
     *(f"{name}_{d}" for name in SPATIAL for d in DIMENSIONS),
 )  # fmt: skip
 _POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:7]
@@ -131,7 +132,9 @@ class _Packed(Function):
             source = self.at(w["w"], self.mul(self.add(jc, j), w["lane"]))
             lanes = self.at_most(self.sub(width, j), w["nr"])
             to = self.at(self.b, self.mul(s, w["strip"]))
-            arguments = f"{source}, {to}, {w['lane']}, {w['channel']}, {lanes}, {w['channels']}, {w['taps']}"
+            arguments = (
+                f"{source}, {to}, {w['lane']}, {w['channel']}, {lanes}, {w['deep']}, {w['wide']}"
+            )
             self.call(w["pack"], arguments, weights.TYPES)
 
         self.repeat(self.me, self.granules(width, w["nr"]), self.team, strip)

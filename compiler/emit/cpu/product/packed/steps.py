@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.blocks import Strips
 from gflow.compiler.kernel.convolution import ROLES, Geometry, Walk, geometry, packed_geometry
-from gflow.compiler.kernel.selection.cpu.direct import reads_windows
+from gflow.compiler.kernel.selection.cpu.direct import reads_pairs, reads_windows
 from gflow.compiler.kernel.selection.cpu.patches import kind_of_patches
+from gflow.compiler.kernel.tiles import rounding_rows
 from gflow.dialects.extents import Count
 from gflow.dialects.program import KernelAddress, KernelStep, Place
+from gflow.dialects.types import TensorType
 
 from ...program_builder import Builder
 from ..epilogue import Epilogue
 from ..finish import Words
+from ..finish import finish as finish_of
 from ..function import ITEM, LANES
-from . import gradient, kernel, tile, weights
+from . import gradient, gradient_tile, kernel, tile, weights
 
 
 def product(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
@@ -36,20 +42,29 @@ def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     g = _geometry(b, o)
     x, w, y = (values[n] for n in ROLES[o.name])
     source = x if o.name == "convolution" else y
-    width = b.choice.strips().tile[1]
-    name = f"pack_weight_{width}"
+    _add(b, o, epilogue, g, (source, w), _packing(b, g, b.body.types[w].itemsize))
+
+
+def _packing(b: Builder, g: Geometry, item: int) -> dict[str, int | KernelAddress]:
+    """The arguments for packing a weight here. item: bytes of an element."""
+    strips, forward = b.choice.strips(), g.name == "convolution"
+    width, deep, wide = strips.tile[1], strips.words(g.walk.channels), g.taps
+    outputs, inputs = (item * n for n in weight_steps(g))
+    lane, channel = (outputs, inputs) if forward else (inputs, outputs)
+    apart = item < ITEM
+    if g.taps == 1 and not forward:
+        name = f"pack_weight_rows_{item}_{width}"
+        text = partial(weights.pack_rows, name, width, item)
+    else:
+        if g.taps == 1:
+            deep, wide, apart = 1, deep, False
+        name = f"pack_weight_{item}{'_apart' if apart else ''}_{width}"
+        text = partial(weights.pack, name, width, item, apart)
     if name not in b.kernels:
-        b.kernels[name] = weights.pack(name, width)
-    outputs, inputs = (ITEM * n for n in weight_steps(g))
-    lane, channel = (outputs, inputs) if o.name == "convolution" else (inputs, outputs)
-    _add(
-        b,
-        o,
-        epilogue,
-        g,
-        (source, w),
-        {"pack": KernelAddress(name), "lane": lane, "channel": channel},
-    )
+        b.kernels[name] = text()
+    return {
+        "pack": KernelAddress(name), "lane": lane, "channel": channel, "deep": deep, "wide": wide,
+    }  # fmt: skip
 
 
 def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
@@ -63,8 +78,9 @@ def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None
     g = _geometry(b, o)
     b.choice.check(b.choice.walk == "images", "orders the rows of a product that has none")
     walk, blocks = g.walk, b.choice.gradient_blocks()
-    (height, width, deep), (counts, entries, zeros) = blocks.tile, blocks.scratch(g.taps, g.c)
-    size = counts + entries + zeros
+    pairs, sizes = bool(blocks.precision), blocks.scratch(g.taps, g.c, g.o)
+    (height, width, deep), (counts, entries, zeros, _) = blocks.tile, sizes
+    size = sum(sizes)
     b.choice.check(height <= g.o, "has more rows of a tile than output channels")
     table, after = b.scratch(size), epilogue
     if epilogue is None:
@@ -72,21 +88,22 @@ def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None
     else:
         raw = b.scratch(size + result.nbytes, epilogue.place is None)
         target = epilogue.target(0, Place(raw.space, raw.index, raw.offset + size))
-    name = f"gradient_tile_{height}x{width}"
+    suffix = "_pairs" if pairs else ""
+    name = f"gradient_tile_{height}x{width}{suffix}"
     if name not in b.kernels:
-        b.kernels[name] = gradient.tile(name, height, width // LANES)
+        b.kernels[name] = gradient_tile.tile(name, height, width // LANES, pairs)
     given: dict[str, Count | Place | KernelAddress] = {
         "x": b.place(x), "dy": b.place(dy), "dw": target, "table": table, "tile": KernelAddress(name), "next": 0,
         "rows": walk.rows, "images": g.n, "inputs": g.c, "outputs": g.o, "taps": g.taps, "deep": deep,
         "beside": blocks.beside, "mr": height, "nr": width, "counts": counts, "each": blocks.each,
-        "zeros": counts + entries, "by_position": 0, **_spatial(walk),
+        "zeros": counts + entries, "pairs": counts + entries + zeros, "by_position": 0, **_spatial(walk),
     }  # fmt: skip
-    name = "weight_gradient"
+    name = f"weight_gradient{suffix}"
     if name not in b.kernels:
-        b.kernels[name] = gradient.function(name)
+        b.kernels[name] = gradient.function(name, pairs)
         b.externals |= set(gradient.EXTERNALS)
     parallel, from_size = b.choice.shared()
-    taken = tuple(given[word] for word in gradient.WORDS)
+    taken = tuple(given[word] for word in gradient.ARGUMENTS)
     b.steps.append(KernelStep(name, taken, parallel, b.label(o), True, from_size=from_size))  # type: ignore[arg-type]
     if after is not None:
         after.run(0, after.rows, target)
@@ -97,8 +114,11 @@ def _geometry(b: Builder, o: Op) -> Geometry:
     values = (*o.operands, *o.results)
     types, strides = [b.body.types[v] for v in values], [b.strides(v) for v in values]
     g, w = geometry(o.name, o.op, types), ROLES[o.name][1]
-    sound = kind_of_patches(g, types, strides, b.blas) == "patches"
-    sound = sound and reads_windows(g, types[w], strides[w])
+    sound = reads_windows(g, types[w], strides[w])
+    if b.choice.precision:
+        sound = sound and reads_pairs(g, types[: len(o.operands)])
+        types = [TensorType(ty.shape, "f32") for ty in types]
+    sound = sound and kind_of_patches(g, types, strides, b.blas) == "patches"
     b.choice.check(sound, "reads windows of a convolution that cannot be read so")
     return g
 
@@ -120,6 +140,7 @@ def _add(
     result = b.body.types[o.results[0]]
     walk = g.walk
     strips = b.choice.strips()
+    channels = strips.words(walk.channels)
     zeros, addresses = strips.scratch(g.taps, walk.channels)
     size = strips.b_bytes + b.threads * (zeros + addresses)
     scratch = b.scratch(size)
@@ -135,13 +156,15 @@ def _add(
         behind = Place(raw.space, raw.index, raw.offset + size)
         target = epilogue.target(0, behind)
         after = epilogue
+    if strips.precision and not words:
+        finish, words = _rounded(b, result, target, strips.tile[1])
     height, width, k = strips.tile
-    b.choice.check(k == g.taps * walk.channels // g.groups, "is for a product of another K")
+    b.choice.check(k == g.taps * channels // g.groups, "is for a product of another K")
     given: dict[str, Count | Place | KernelAddress] = {
         "x": b.place(operands[0]), "w": b.place(operands[1]), "y": target, "scratch": scratch,
-        "tile": _tile(b, height, width, g.depthwise), "finish": finish if words else 0, "next": 0,
-        "pack": 0, "lane": 0, "channel": 0, **packing,
-        "m": walk.rows, "n": walk.columns, "images": g.n, "channels": walk.channels, "taps": g.taps,
+        "tile": _tile(b, strips, g.depthwise), "finish": finish if words else 0, "next": 0,
+        "pack": 0, "lane": 0, "channel": 0, "deep": 0, "wide": 0, **packing,
+        "m": walk.rows, "n": walk.columns, "images": g.n, "channels": channels, "taps": g.taps,
         "rows": strips.rows, "across": strips.across, "columns": strips.columns or -(-walk.columns // width) * width,
         "mr": height, "nr": width, "strip": strips.strip_bytes, "row": 0 if words else ITEM * walk.columns,
         "zeros": zeros, "addresses": addresses, "b_bytes": strips.b_bytes,
@@ -168,9 +191,22 @@ def _spatial(walk: Walk) -> dict[str, int]:
     return {f"{name}_{d}": x for name, sizes in names.items() for d, x in zip("dhw", sizes)}
 
 
-def _tile(b: Builder, rows: int, width: int, depthwise: bool) -> KernelAddress:
-    make = tile.depthwise if depthwise else tile.tile
-    name = f"{'depthwise' if depthwise else 'packed'}_tile_{rows}x{width}"
+def _rounded(b: Builder, ty: TensorType, at: Place, width: int) -> tuple[KernelAddress, Words]:
+    """The function that rounds a tile of float32 sums to the convolution's result at `at`, and its arguments."""
+    tiled = rounding_rows(ty)
+    b.choice.check(tiled is not None, "rounds on tiles what needs all rows")
+    assert tiled is not None
+    return finish_of(b, tiled, 0, width, [at], [at])
+
+
+def _tile(b: Builder, strips: Strips, depthwise: bool) -> KernelAddress:
+    rows, width, _ = strips.tile
+    stem, make = "packed_tile", tile.tile
+    if depthwise:
+        stem, make = "depthwise_tile", tile.depthwise
+    elif strips.precision:
+        stem, make = "pairs_tile", tile.pairs
+    name = f"{stem}_{rows}x{width}"
     if name not in b.kernels:
         b.kernels[name] = make(name, rows, width // LANES)
     return KernelAddress(name)

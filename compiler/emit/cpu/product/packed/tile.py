@@ -3,12 +3,17 @@
 The activation is not packed. The table (`windows.py`) has an entry for each tap: a matrix product has one. A
 convolution reads all channels there; a depthwise convolution reads only the channels of the tile's columns. Sums are
 computed in chains of about 160 multiply-adds, as in `product/tile.py`.
+
+A tile of bfloat16 values reads two channels at a time, a word, and adds both products (`bfloat16/words.py`).
 """
 
 from __future__ import annotations
 
 from functools import cache
 
+from gflow.dialects.program.processor import BF16_LINE
+
+from ..bfloat16 import words
 from ..function import ITEM, LANES, VECTOR
 from ..tile import ARGUMENTS as OTHERS
 from ..tile import CHAIN, FINISH_TYPES, Tile
@@ -28,6 +33,15 @@ def tile(name: str, rows: int, vectors: int) -> str:
     address of the columns in row 0 of the result, `%row` the bytes between its rows; `%i` is not used.
     """
     return _Packed(rows, vectors).function(name, ARGUMENTS)
+
+
+@cache
+def pairs(name: str, rows: int, vectors: int) -> str:
+    """The text of the function `name` that computes a tile of bfloat16 values, which an epilogue rounds.
+
+    As `tile`; `%k_size` is the number of pairs of channels.
+    """
+    return _Pairs(rows, vectors).function(name, ARGUMENTS)
 
 
 @cache
@@ -109,6 +123,10 @@ class _Packed(_Rows):
         self.channels = self.at_least(self.granules("%k_size", parts), 1)
         self.taps = self.at_least(self.binary("divui", chain, self.at_least("%k_size", 1)), 1)
         self.across = self.i64(vectors * LANES * ITEM)
+        self._write(parts)
+
+    def _write(self, parts: str) -> None:
+        """Write the tile. parts: the number of chains that the channels of a tap are divided into."""
         one = self.compare("sge", self.taps, "%side")
         whole = self(f"arith.andi {one}, {self.compare('eq', parts, 1)} : i1")
         for condition in (
@@ -162,14 +180,39 @@ class _Packed(_Rows):
                 columns = [self.load(self.at(line, v * LANES * ITEM)) for v in range(self.vectors)]
                 made = []
                 for i, row in enumerate(rows):
-                    x = self(f"llvm.load {self.at(row, offset)} : !llvm.ptr -> f32")
-                    wide = self(f"vector.broadcast {x} : f32 to {VECTOR}")
-                    for v in range(self.vectors):
-                        total = sums[i * self.vectors + v]
-                        made.append(self(f"math.fma {wide}, {columns[v]}, {total} : {VECTOR}"))
+                    found = sums[i * self.vectors : (i + 1) * self.vectors]
+                    made += self._row_of_products(self.at(row, offset), columns, found)
                 return made
 
             return self.loop(low, high, 1, [(s, VECTOR) for s in sums], add)
 
         zeros = [(self.zero, VECTOR)] * (self.rows * self.vectors)
         return self.loop(tap, taps, 1, zeros, over)
+
+    def _row_of_products(self, at: str, columns: list[str], sums: list[str]) -> list[str]:
+        """The sums of a row with the products of the value at the address `at` added."""
+        x = self(f"llvm.load {at} : !llvm.ptr -> f32")
+        wide = self(f"vector.broadcast {x} : f32 to {VECTOR}")
+        return [self(f"math.fma {wide}, {y}, {sum} : {VECTOR}") for y, sum in zip(columns, sums)]
+
+
+class _Pairs(_Packed):
+    def _write(self, parts: str) -> None:
+        self.products = words.dot
+        usable = self(f"arith.constant true {BF16_LINE}")
+
+        def by_dot_products() -> None:
+            with self.marked(BF16_LINE):
+                self._parts()
+
+        def by_multiply_adds() -> None:
+            self.products = words.multiply_add
+            self._parts()
+
+        self.branch(usable, by_dot_products, by_multiply_adds)
+
+    def _row_of_products(self, at: str, columns: list[str], sums: list[str]) -> list[str]:
+        x = self(f"llvm.load {at} {{alignment = 2 : i64}} : !llvm.ptr -> i32")
+        wide = self(f"vector.broadcast {x} : i32 to {words.WORDS}")
+        given = [self(f"vector.bitcast {y} : {VECTOR} to {words.WORDS}") for y in columns]
+        return [self.products(self, total, wide, y) for y, total in zip(given, sums)]
