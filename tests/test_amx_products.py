@@ -17,7 +17,7 @@ from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
 from gflow.compiler.kernel.blocks import AMX_LANES, BF16X6, Blocks, Problem
 from gflow.compiler.kernel.contest import Contest
-from gflow.compiler.kernel.selection.cpu import blocking, chooser
+from gflow.compiler.kernel.selection.cpu import blocking, products
 from gflow.compiler.targets.processors import ANY, PROCESSORS, Processor
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
@@ -41,7 +41,7 @@ def runs_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         tile = (AMX_LANES, AMX_LANES, 64)
         return Blocks(tile, 64, 96, 32, product.batch > 1, precision=BF16X6)
 
-    for module in (blocking, chooser):
+    for module in (blocking, products):
         monkeypatch.setattr(module, "blocks_of", blocks_of)
     return str(request.param)
 

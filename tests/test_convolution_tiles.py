@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gflow as flow
-from gflow.compiler.kernel.selection.cpu import chooser
+from gflow.compiler.kernel.selection.cpu import products
 from gflow.compiler.targets.processors import host_level
 from gflow.execution import races
 
@@ -56,7 +56,7 @@ class Infer(flow.nn.Graph):
 @pytest.mark.skipif(not host_level(), reason="no products of our own on this processor")
 @pytest.mark.parametrize("frozen", [False, True])
 def test_beside_float64(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chooser, "own_is_faster", lambda *_: True)
+    monkeypatch.setattr(products, "own_is_faster", lambda *_: True)
     monkeypatch.setattr(races.Races, "measure", lambda *_: {"panels": 1.0, "blas": 2.0})
     monkeypatch.setattr(races, "measured_here", lambda *_: None)
     torch.manual_seed(0)

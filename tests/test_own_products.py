@@ -18,8 +18,8 @@ from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.blocks import Blocks, Problem
 from gflow.compiler.kernel.contest import Contest
 from gflow.compiler.kernel.selection.choice import Choice
-from gflow.compiler.kernel.selection.cpu import blocking, chooser
-from gflow.compiler.kernel.selection.cpu.chooser import rows_at_a_time
+from gflow.compiler.kernel.selection.cpu import blocking, products
+from gflow.compiler.kernel.selection.cpu.halves import rows_at_a_time
 from gflow.compiler.targets.processors import PROCESSORS, Measured, Processor, measured_here
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
@@ -175,7 +175,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         width = 16 * vectors
         return Blocks((height, width, 32), 2 * height, 3 * width, width, product.batch > 1)
 
-    for module in (blocking, chooser):
+    for module in (blocking, products):
         monkeypatch.setattr(module, "blocks_of", blocks_of)
 
 

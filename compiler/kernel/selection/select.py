@@ -21,6 +21,7 @@ from ..contest import Contest
 from ..description import Descriptions, descriptions
 from .choice import Choice, choice_of
 from .cpu.chooser import Chooser
+from .cpu.products import Products
 
 
 def choices(
@@ -75,9 +76,9 @@ class Contested:
 
 def contested(function: func.FuncOp, lives: Lives, threads: int, isa: str) -> dict[int, Contested]:
     """The products whose kernels can be compared on a CPU, by the op's number."""
-    given = lives, descriptions(function), threads, True, PROCESSORS.get(isa)
     # convolutions that read windows in place have no such comparison
-    choose = Chooser(*given, direct=False)
+    products = Products(threads, True, PROCESSORS.get(isa), direct=False)
+    choose = Chooser(lives, descriptions(function), products)
     found = {}
     for o in lives.body.ops:
         if KERNEL in o.op.attributes and choice_of(o.op).kind in (
@@ -86,10 +87,10 @@ def contested(function: func.FuncOp, lives: Lives, threads: int, isa: str) -> di
             "rows",
             "patches",
         ):
-            choose.asked.clear()
+            products.asked.clear()
             choice = choose(o)
-            if choose.asked:
-                found[o.index] = Contested(o, *choose.asked[-1], choice)
+            if products.asked:
+                found[o.index] = Contested(o, *products.asked[-1], choice)
     return found
 
 
@@ -110,8 +111,8 @@ def decided(
     """
     choice = product.choice
     if won[product.contest] != product.own:
-        given = descriptions(function), threads, True, PROCESSORS.get(isa), won
-        choice = Chooser(lives, *given, direct=False)(product.op)
+        products = Products(threads, True, PROCESSORS.get(isa), won, direct=False)
+        choice = Chooser(lives, descriptions(function), products)(product.op)
     return replace(choice, tuned=device)
 
 
@@ -142,7 +143,7 @@ def _running(
     if not target.gpu:
         processor = PROCESSORS.get(isa or host_level())
         most = threads or os.cpu_count() or 1
-        choose = Chooser(lives, describe, most, blas, processor, direct=direct)
+        choose = Chooser(lives, describe, Products(most, blas, processor, direct=direct))
     else:
         # start-up time: programs for CPUs do not need the selection for GPUs
         from .gpu.chooser import chooser
