@@ -87,14 +87,18 @@ class Symbol:
     @property
     def corners(self) -> list[N]:
         """Ends of the range, least first; of two, the corners of the rectangle."""
-        return self.corners_from(0)
+        ends = [(s.least, s.most) for s in self.each]
+        return [*ends[0]] if self.second is None else [*product(ends[0], ends[1])]
 
-    def corners_from(self, least: int) -> list[N]:
-        """The corners of the range without sizes below `least`, as far as it has others."""
-        ends = [(min(max(s.least, least), s.most), s.most) for s in self.each]
-        if self.second is None:
-            return [*ends[0]]
-        return [*product(ends[0], ends[1])]
+    @property
+    def samples(self) -> list[N]:
+        """The corners, and sizes beside them that tell other remainders and small cases apart."""
+        inner = [
+            [min(s.least + 1, s.most), min(s.least + 2, s.most), max(s.most - 1, s.least)]
+            for s in self.each
+        ]
+        beside: list[N] = [*inner[0]] if self.second is None else [*zip(*inner)]  # type: ignore[arg-type]
+        return [*dict.fromkeys((*self.corners, *beside))]
 
     def standing(self, which: int) -> Symbol:
         """The same with its first (0) or second (1) stand-ins."""

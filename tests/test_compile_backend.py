@@ -272,19 +272,44 @@ def test_options() -> None:
     assert torch.equal(fast(x), x + 3)
 
 
-def test_results_that_share_memory_across_a_graph_break() -> None:
-    """An update of one of them in the next graph is seen by the others."""
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda y: (y[:, ::2], y[1], y.t()),
+        lambda y: (y.detach(), y.detach().unsqueeze(0), y),
+        lambda y: (y.detach()[1:], y.t()[3:]),
+        lambda y: (y.detach().t().t().chunk(2)[1], *y.detach().unbind(1)),
+        lambda y: (y.detach().view(torch.int32), y),
+        lambda y: (torch.view_as_real(torch.complex(y, y)).detach(), torch.complex(y, y)),
+        lambda y: (lambda z: (z.detach().imag, z.detach().conj(), z))(torch.complex(y, y)),
+        lambda y: (lambda z: (z, z.detach()[1:]))(torch.empty_strided((2, 6), (13, 2)).copy_(y)),
+    ],
+    ids=["views", "detached", "overlap", "parts", "bits", "pairs", "conjugate", "gaps"],
+)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_results_that_share_memory_across_a_graph_break(
+    views: Any, transposed: bool, requires_grad: bool
+) -> None:
+    """An update of one of them in the next graph is seen by the others, whichever of them require a gradient."""
 
     def function(x: torch.Tensor) -> Any:
-        y = (x + 1).reshape(2, 6)
-        every, row, whole = y[:, ::2], y[1], y.t()
+        found = views((x + 1).t().reshape(2, 6) if not transposed else x * 2)
         torch._dynamo.graph_break()
-        row.zero_()
-        every.add_(1)
-        return every, row, whole
+        with torch.no_grad():
+            found[0].detach().mul_(3)
+            found[1].detach().add_(1)
+        return found
 
-    x = torch.randn(3, 4)
-    torch.testing.assert_close(torch.compile(function, backend="gflow")(x), function(x))
+    x, y = (torch.arange(12.0).requires_grad_(requires_grad) for _ in range(2))
+    shaped = [t.view(6, 2).t() if transposed else t.view(3, 4) for t in (x, y)]
+    found, expected = torch.compile(function, backend="gflow")(shaped[0]), function(shaped[1])
+    torch.testing.assert_close(found, expected)
+    assert [t.requires_grad for t in found] == [t.requires_grad for t in expected]
+    if requires_grad and any(t.requires_grad for t in found):
+        for results in (found, expected):
+            sum(t.abs().sum() for t in results if t.requires_grad).backward()
+        torch.testing.assert_close(x.grad, y.grad)
 
 
 def test_offsets_of_as_strided_count_from_the_memory_of_an_argument() -> None:

@@ -281,3 +281,17 @@ def test_gradients_of_a_view_whose_argument_shares_storage() -> None:
             (product.sum() + (view * weights).sum()).backward()
             found.append(x.grad)
         torch.testing.assert_close(found[1], found[0])
+
+
+def test_what_pytorch_computes_by_the_remainder_of_a_size() -> None:
+    """PyTorch's decomposition of `roll` computes `(n - 5) % n`, which is n - 5 for large sizes only."""
+    table = torch.randn(40, 3)
+
+    def rolled(x: torch.Tensor) -> Any:
+        n = x.shape[0]
+        return x[::3] * 2, torch.roll(table[:n], 5 - n, 0) + 1, torch.roll(x, (n // 2 + 2,), (0,))
+
+    fast: Any = torch.compile(rolled, backend="gflow", dynamic=True)
+    for n in (12, 13, 4, 3, 5, 7, 14, 2):  # 3 k + 1 is at 4 for k = 1
+        x = torch.randn(n, 2)
+        torch.testing.assert_close(fast(x), rolled(x))

@@ -330,6 +330,21 @@ def test_normalization_of_large_numbers(size: float) -> None:
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_running_statistics_of_infinities(dtype: torch.dtype) -> None:
+    """A channel with an infinity anywhere has an infinite mean, with infinities of both signs or NaN a NaN."""
+    x = torch.randn(8, 12, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for n in range(8):
+        x[n, n] = (-1) ** n * torch.inf
+    x[1, 8] = x[2, 9] = x[6, 9] = torch.nan
+    x[3, 10], x[0, 10] = torch.inf, -torch.inf
+    statistics = [torch.zeros(12, dtype=dtype), torch.ones(12, dtype=dtype)]
+    kept = [t.clone() for t in statistics]
+    flow.compile(lambda x, mean, var: F.batch_norm(x, mean, var, training=True))(x, *statistics)
+    F.batch_norm(x, *kept, training=True)
+    torch.testing.assert_close(statistics, kept, equal_nan=True)
+
+
 @pytest.mark.parametrize(
     "name", ["mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"]
 )

@@ -81,7 +81,7 @@ def gflow(
     compiler = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
-        inference_compiler=partial(forward, views=True),
+        inference_compiler=forward,
         partition_fn=partition,
         keep_inference_input_mutations=True,
     )
@@ -121,15 +121,12 @@ def _compile(
     options: CompileOptions,
     arena: Arena,
     phase: str,
-    views: bool = False,
     part_of: torch.fx.GraphModule | None = None,
 ) -> Any:
     """Compile one graph of functional ATen ops, as a compiler of AOTAutograd.
 
     Args:
         phase: "forward" or "backward".
-        views: for inference: whether outputs that share memory must still share it, which AOTAutograd leaves to the
-            compiler.
         part_of: the graph that `module` is a piece of.
 
     Returns:
@@ -138,6 +135,8 @@ def _compile(
         `part_of`, if the piece cannot be compiled.
     """
     with_binary_products(module)
+    # a piece's outputs that share memory are not the graph's (`in_pieces`), nor are gradients views of each other
+    views = phase == "forward" and part_of is None
     trace = partial(trace_fx, module, f"compiled_{phase}", phase, views)
     load = partial(_load, options=options, arena=arena)
     in_eager = partial(_interpret, module)

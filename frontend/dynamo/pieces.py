@@ -20,6 +20,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from gflow.tracing.dispatch.failures.checks import QUANTIZING
 
+from .trace_fx import saved_ones
+
 Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any] | None]
 """Compiles a graph for example inputs; None for one that it cannot. What it gives takes a list of arguments."""
 
@@ -241,8 +243,12 @@ def _copy_attribute(module: torch.fx.GraphModule, out: torch.fx.GraphModule, nam
 
 
 def _outputs_share_memory(module: torch.fx.GraphModule) -> bool:
+    """Whether results, other than those that only the backward reads, are views of one tensor that is no argument."""
     output = next(iter(reversed(module.graph.nodes)))
-    nodes = dict.fromkeys(n for n in output.all_input_nodes if n.op != "placeholder")
+    results = [o for o, saved in zip(output.args[0], saved_ones(output)) if not saved]
+    nodes = dict.fromkeys(
+        o for o in results if isinstance(o, torch.fx.Node) and o.op != "placeholder"
+    )
     values = [n.meta.get("val") for n in nodes]
     memory = [
         v.untyped_storage()._cdata

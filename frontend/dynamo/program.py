@@ -88,7 +88,12 @@ class FxProgram:
             for value in (trace.inputs[index].value,)
         ]
         outputs = [
-            type(o)(o.index, at_size(o.shape, k), at_size(o.strides, k), at_size(o.offset, k))
+            replace(
+                o,
+                shape=at_size(o.shape, k),
+                strides=at_size(o.strides, k),
+                offset=at_size(o.offset, k),
+            )
             if isinstance(o, (ResultView, ArgumentView))
             else replace(o, gaps=at_size(o.gaps, k))
             if isinstance(o, ResultOutput)
@@ -228,7 +233,7 @@ class FxProgram:
             # `data`, so that it is no view for autograd: the caller may update it
             return results[out.index].permute(out.order).data
         if isinstance(out, ResultView):
-            return results[out.index].as_strided(out.shape, out.strides, out.offset)
+            return _view(results[out.index], out)
         if isinstance(out, ArgumentView):
             of = given[out.index]
             return of.as_strided(out.shape, out.strides, of.storage_offset() + out.offset)
@@ -248,6 +253,19 @@ def boxed(
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def _view(result: torch.Tensor, out: ResultView) -> torch.Tensor:
+    """A view of the memory of a result, which is dense, but no view of it for autograd: either may need a gradient
+    without the other."""
+    result = result.detach()
+    if out.reading is None:
+        return result.as_strided(out.shape, out.strides, out.offset)
+    row = result.as_strided((result.numel(),), (1,)).view(out.reading.dtype)
+    view = row.as_strided(out.shape, out.strides, out.offset)
+    if out.reading.conjugated:
+        view = view.conj()
+    return torch._neg_view(view) if out.reading.negated else view
 
 
 def _same(shape: tuple[int, ...], found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

@@ -78,6 +78,15 @@ class FxTrace:
 
 
 @record
+class Reading:
+    """How a tensor's elements are read from its memory: their type, and whether they are conjugated or negated."""
+
+    dtype: torch.dtype
+    conjugated: bool
+    negated: bool
+
+
+@record
 class ArgumentOutput:
     """An output that is placeholder number `index` itself."""
 
@@ -96,12 +105,18 @@ class ResultOutput:
 
 @record
 class ResultView:
-    """An output that is a view of the storage of result number `index` of the trace. offset: in elements."""
+    """An output that is a view of the storage of result number `index` of the trace.
+
+    Args:
+        offset: in elements of the view.
+        reading: how the view reads the memory; None if as the result does.
+    """
 
     index: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+    reading: Reading | None = None
 
 
 @record
@@ -396,9 +411,9 @@ class _Converter:
         single = not isinstance(outputs, (list, tuple))
         if single:
             raise Untraceable("a graph whose output is no tuple")
-        self._find_bases(outputs)
+        kinds = saved_ones(node)
+        self._find_bases(outputs, [o for o, saved in zip(outputs, kinds) if not saved])
         self.found.results = [self._result(out) for out in outputs]
-        kinds = [type(desc).__name__.startswith(_SAVED) for desc in node.meta.get("desc", ())]
         places = [
             (o.index, saved)
             for o, saved in zip(self.found.results, kinds)
@@ -408,25 +423,28 @@ class _Converter:
             {i for i, _ in places} - {i for i, saved in places if not saved}
         )
 
-    def _find_bases(self, outputs: Sequence[Any]) -> None:
+    def _find_bases(self, outputs: Sequence[Any], returned: Sequence[Any]) -> None:
         """Find, for outputs that share storage with each other or with the new value of an argument, the node that
         fills the storage.
 
-        AOTAutograd recreates the user's views from the strides and offsets of these outputs.
+        AOTAutograd recreates the user's views from the strides and offsets of these outputs, where they require a
+        gradient. It leaves the others to the compiler.
+
+        Args:
+            returned: those of the outputs that the caller of the graph gets.
 
         Raises:
-            Untraceable: there is no such node for a view of an updated argument, and sizes are symbolic.
+            Untraceable: there is no such node for results that must share memory, or for a view of an updated
+                argument, and sizes are symbolic.
         """
-        groups: dict[int, list[torch.fx.Node]] = {}
-        for out in dict.fromkeys(o for o in outputs if isinstance(o, torch.fx.Node)):
-            if isinstance(self.values[out], TraceValue) and out not in self.placeholders:
-                groups.setdefault(_storage(out), []).append(out)
+        groups = self._by_storage(outputs)
         new = {id(value) for value in self.updates.values()}
         updated = {_storage(node) for node, value in self.values.items() if id(value) in new}
+        together = {k for k, g in self._by_storage(returned).items() if self.views and len(g) > 1}
         shared = {
             k: g
             for k, g in groups.items()
-            if (self.views and len(g) > 1)
+            if k in together
             or (
                 (len(g) > 1 or k in updated)
                 and not all(id(self.values[o]) in new or self._fills_its_storage(o) for o in g)
@@ -434,11 +452,22 @@ class _Converter:
         }
         if not shared:
             return
-        for node in self.values:
+        own = together - {_storage(node) for node in self.placeholders if "val" in node.meta}
+        # a result that requires a gradient comes before those that are detached from it, and may be no view of them
+        given = [*filter(set(returned).__contains__, self.values)]
+        for node in [*given, *self.values]:
             group = shared.get(_storage(node)) if "val" in node.meta else None
-            if group and self._fills_its_storage(node) and node not in self.placeholders:
+            if not group or node in self.placeholders:
+                continue
+            if _storage(node) in own:
+                if self._is_whole(node):
+                    del shared[_storage(node)]
+                    self.bases |= dict.fromkeys(group, node)
+            elif self._fills_its_storage(node):
                 del shared[_storage(node)]
                 self.bases |= {o: node for o in group if _reading(o) == _reading(node)}
+        if not own.isdisjoint(shared):
+            raise Untraceable("results that are views of one tensor with gaps")
         symbolic = self.formulas.domain is not None or self.formulas.others
         # with static sizes AOTAutograd repeats the calls that made the view; otherwise it uses the result's offset
         if symbolic and any(
@@ -447,6 +476,14 @@ class _Converter:
             raise Untraceable(
                 "a view of an updated argument that is not row-major, with symbolic sizes"
             )
+
+    def _by_storage(self, outputs: Sequence[Any]) -> dict[int, list[torch.fx.Node]]:
+        """The outputs that are tensors and no arguments, by their storages."""
+        found: dict[int, list[torch.fx.Node]] = {}
+        for out in dict.fromkeys(o for o in outputs if isinstance(o, torch.fx.Node)):
+            if isinstance(self.values[out], TraceValue) and out not in self.placeholders:
+                found.setdefault(_storage(out), []).append(out)
+        return found
 
     def _result(self, out: Any) -> Any:
         if not isinstance(out, torch.fx.Node):
@@ -473,7 +510,8 @@ class _Converter:
             return known
         like = out.meta["val"]
         (offset,) = self._sizes([like.storage_offset()])
-        return ResultView(known.index, value.shape, self._strides_of(out), offset)
+        reading = None if _reading(out) == _reading(base) else _reading(out)
+        return ResultView(known.index, value.shape, self._strides_of(out), offset, reading)
 
     def _viewed(self, out: torch.fx.Node, value: TraceValue) -> ArgumentView | None:
         """An output as a view of an argument that is not updated; None if it is none."""
@@ -514,6 +552,18 @@ class _Converter:
             offset == 0
             and all(n == 1 or stride == dense for n, stride, dense in strides)
             and nbytes == math.prod(shape) * like.element_size()
+        )
+
+    def _is_whole(self, node: torch.fx.Node) -> bool:
+        """Whether a node's tensor is dense in any order of dimensions, and its elements are all of its storage."""
+        value, like = self.values[node], node.meta["val"]
+        if not isinstance(value, TraceValue) or like.is_conj() or like.is_neg():
+            return False
+        offset, nbytes = self._sizes([like.storage_offset(), like.untyped_storage().nbytes()])
+        return (
+            offset == 0
+            and nbytes == math.prod(value.shape) * like.element_size()
+            and _is_dense(value.shape, self._strides_of(node))
         )
 
     def _give(self, value: TraceValue, node: torch.fx.Node) -> ResultOutput:
@@ -582,6 +632,14 @@ class _Converter:
         return self.formulas.concrete(arg)
 
 
+def saved_ones(output: torch.fx.Node) -> list[bool]:
+    """For each output of a graph, whether only the backward reads it."""
+    described = output.meta.get("desc")
+    if described is None:
+        return [False] * len(output.args[0])  # type: ignore[arg-type]
+    return [type(desc).__name__.startswith(_SAVED) for desc in described]
+
+
 def _flat(parts: Any) -> Iterator[TraceValue | None]:
     if isinstance(parts, list):
         for part in parts:
@@ -605,10 +663,9 @@ def _extent(shape: Sequence[Any], strides: Sequence[Any]) -> Any:
     return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides))
 
 
-def _reading(node: torch.fx.Node) -> tuple[torch.dtype, bool, bool]:
-    """How a tensor's elements are read from its memory: their type, and whether they are conjugated or negated."""
+def _reading(node: torch.fx.Node) -> Reading:
     like = node.meta["val"]
-    return like.dtype, like.is_conj(), like.is_neg()
+    return Reading(like.dtype, like.is_conj(), like.is_neg())
 
 
 def _storage(node: torch.fx.Node) -> int:

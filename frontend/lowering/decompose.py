@@ -3,8 +3,8 @@
 A decomposition is recorded once for each kind of call on fake tensors. It is used only where every
 op in it can be lowered: a call that runs through PyTorch anyway stays one call.
 
-With dynamic dimensions, the sizes of the fakes are stand-ins, and PyTorch's Python may compare them. So a call is also
-recorded for the ends of the range: the recording is used only if it is the same there.
+With dynamic dimensions, the sizes of the fakes are stand-ins, and PyTorch's Python may compare and divide them. So a
+call is also recorded for sizes at the ends of the range: the recording is used only if it is the same there.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _holds_for_all(
     key: Any, recording: _Recording, func: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> bool:
     """Whether a recording made with the stand-ins of dynamic dimensions is that of every size: whether it is the same
-    for the least and greatest ones. (Where a size is 1, broadcasting has other steps for the same result.)"""
+    at the ends of the range. `(n - 5) % n` is n - 5 for a stand-in, and not for n = 4."""
     symbol = extents.current()
     if symbol is None:
         return True
@@ -196,7 +196,7 @@ def _holds_for_all(
     if known is None:
         known = all(
             _agree(recording, _record(func, *_at((args, kwargs), symbol, n)), symbol, n)
-            for n in symbol.corners_from(2)
+            for n in symbol.samples
         )
         _compared[key, symbol] = known
         if not known:

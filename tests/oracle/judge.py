@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.autograd.graph import allow_mutation_on_saved_tensors
@@ -35,6 +37,7 @@ from .program import Program, dtype_of, source
 from .run import Seen, run
 
 Tensor = torch.Tensor
+Context = Callable[[], AbstractContextManager[Any]]
 
 #: how often a run with noise is made: at first, and before something is called wrong
 TRIALS, MORE_TRIALS = 5, 25
@@ -95,7 +98,7 @@ def judge(program: Program) -> Verdict:
         if "modified by an inplace operation" in str(eager.error):
             kept = run(program, "eager", context=allow_mutation_on_saved_tensors)
             if kept.error is None:
-                verdict = compare(program, ours, kept)
+                verdict = compare(program, ours, kept, allow_mutation_on_saved_tensors)
                 why = f"by values from before the update: {_brief(eager.error)}"
                 return verdict if verdict.is_find else Verdict("more", why)
         return Verdict("missed", f"eager raises {_brief(eager.error)}", f"call {eager.at}")
@@ -134,6 +137,8 @@ def _more(why: str, ours: Seen, other: Seen, program: Program) -> Verdict:
                 "mismatch", f"{name}: {list(a.shape)}, beside {list(b.shape)}; {why}", "type"
             )
         a, b = _plain(a), _plain(b)
+        if ".view(torch." in source(program):
+            a, b = _of_bits(a, b)
         if not a.is_floating_point() or not b.is_floating_point():
             wrong = apart(a, b) if a.dtype == b.dtype else torch.zeros(1, dtype=torch.bool)
         else:
@@ -213,8 +218,8 @@ def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(lines)[:400]}"
 
 
-def compare(program: Program, ours: Seen, eager: Seen) -> Verdict:
-    """The verdict on two runs that raised nothing."""
+def compare(program: Program, ours: Seen, eager: Seen, within: Context = nullcontext) -> Verdict:
+    """The verdict on two runs that raised nothing. within: what eager ran in, around each step."""
     names = list(eager.values)
     _fill_gradients(ours, eager)
     if set(ours.values) != set(eager.values):
@@ -237,7 +242,7 @@ def compare(program: Program, ours: Seen, eager: Seen) -> Verdict:
             suspects[name] = wrong
     if not suspects:
         return Verdict("ok")
-    runs = _References(program, names)
+    runs = _References(program, names, within)
     for name, wrong in suspects.items():
         left = _unexplained(name, wrong, ours.values[name], eager.values[name], runs)
         if left is not None:
@@ -287,12 +292,26 @@ def apart(a: Tensor, b: Tensor) -> Tensor:
     return ~(near | _same_special(a, b))
 
 
+#: floating-point types by the integers of their width
+_FLOATS = {torch.int16: torch.bfloat16, torch.int32: torch.float32, torch.int64: torch.float64}
+
+
+def _of_bits(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Integers that are bits of numbers, as those numbers: none is subnormal, as small integers are."""
+    of = _FLOATS.get(a.dtype)
+    if of is None or b.dtype != a.dtype:
+        return a, b
+    numbers = a.contiguous().view(of), b.contiguous().view(of)
+    least = torch.finfo(of).smallest_normal
+    usual = all(bool(((t == 0) | (t.abs() >= least)).all()) for t in numbers)
+    return numbers if usual else (a, b)
+
+
 def by_sign_of_nan(a: Tensor, b: Tensor) -> Tensor:
     """Where integers are the bits of NaN, but for the sign: IEEE 754 leaves it open which an operation gives."""
-    floats = {torch.int16: torch.bfloat16, torch.int32: torch.float32, torch.int64: torch.float64}
-    if a.dtype not in floats:
+    if a.dtype not in _FLOATS:
         return torch.zeros((), dtype=torch.bool)
-    of = floats[a.dtype]
+    of = _FLOATS[a.dtype]
     signs = (a ^ b) == torch.iinfo(a.dtype).min
     return signs & a.contiguous().view(of).isnan() & b.contiguous().view(of).isnan()
 
@@ -300,15 +319,25 @@ def by_sign_of_nan(a: Tensor, b: Tensor) -> Tensor:
 class _References:
     """Runs that a suspect is held against; each is made when it is first asked for."""
 
-    def __init__(self, program: Program, names: Sequence[str]) -> None:
-        self.program, self.names = program, list(names)
+    def __init__(
+        self, program: Program, names: Sequence[str], within: Context = nullcontext
+    ) -> None:
+        self.program, self.names, self.within = program, list(names), within
         self._noisy: list[Seen] = []
+
+    def _run(self, context: Context = nullcontext, wider: bool = False) -> Seen:
+        @contextmanager
+        def both() -> Iterator[None]:
+            with self.within(), context():
+                yield
+
+        return run(self.program, "eager", wider=wider, context=both)
 
     @functools.cached_property
     def float64(self) -> Seen | None:
         if not self.program.float64:
             return None
-        seen = run(self.program, "eager", wider=True)
+        seen = self._run(wider=True)
         usable = seen.error is None and list(seen.values) == self.names
         return seen if usable else None
 
@@ -329,7 +358,7 @@ class _References:
             Subnormals,
             attention_by_formula,
         )
-        made = [run(self.program, "eager", context=c) for c in contexts]
+        made = [self._run(c) for c in contexts]
         if (
             self.program.settings.amp
         ):  # the pass leaves halves alone that the program itself asks for
@@ -349,15 +378,15 @@ class _References:
     def in_range(self) -> Sequence[Seen]:
         """Where eager goes over its type's range and float64 does not: float64, and with noise of the type's unit."""
         eager, wide = Overflows(), Overflows()
-        run(self.program, "eager", context=lambda: eager)
-        plain = run(self.program, "eager", wider=True, context=lambda: wide)
+        self._run(lambda: eager)
+        plain = self._run(lambda: wide, wider=True)
         if plain.error is not None or not eager.count - wide.count:
             return []
         units = self.narrow / torch.finfo(torch.float64).eps
         runs = [plain]
         for seed in range(MORE_TRIALS):
             made = functools.partial(Noise, 104729 * seed + 1, units * (1.0 + seed % 2))
-            runs.append(run(self.program, "eager", wider=True, context=made))
+            runs.append(self._run(made, wider=True))
         return [seen for seen in runs if seen.error is None]
 
     def noisy(self, count: int) -> Sequence[Seen]:
@@ -367,7 +396,7 @@ class _References:
             made: Callable[[], Noise] = functools.partial(
                 Noise, 7919 * seed + 1, 1.0 + seed % 2, narrow
             )
-            seen = run(self.program, "eager", context=made)
+            seen = self._run(made)
             self._noisy.append(seen)
         return [s for s in self._noisy if s.error is None]
 

@@ -54,12 +54,14 @@ def _moments(em: Emitter, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
     """Mean and (biased) variance over `dims`, in one pass: two sibling sums of x - k; float64.
 
     k is near the mean, so the difference of the two sums loses no more than a digit, where plain
-    sums of squares would cancel; and the sums come unrounded.
+    sums of squares would cancel; and the sums come unrounded. An infinite k is replaced by zero: the mean of values
+    with an infinity is infinite, as in PyTorch, and inf - inf is not.
     """
     count = math.prod(x.shape[d] for d in dims)
     if x.numel == 0:
         raise Unsupported("statistics of nothing")
     v, k = x.compute(), _typical(em, x, dims)
+    k = em.select(em("abs", k).lt(math.inf), k, 0.0)
     kept = [d for d in range(x.rank) if d not in dims]
     shifted = v - em.broadcast(k, v.shape, kept)
     s1 = shifted.exact_sum(dims) / count
