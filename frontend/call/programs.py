@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gflow.config import GraphConfig
-from gflow.errors import GraphError, GraphInputError, ShapeOfValues
+from gflow.errors import GraphError, GraphInputError, GraphTraceError, ShapeOfValues
 from gflow.guards.build import Reading
 from gflow.runtime.distributed import pieces
 from gflow.tracing.context.collector import collector_paused
@@ -46,6 +46,8 @@ _log = logging.getLogger("gflow")
 _PARTS = 12
 #: with this many programs of one signature for different Python state, a warning is given
 _MANY = 8
+#: with this many for different values of integers and masks, the next one is for any, if that is possible
+_VALUES = 4
 
 
 class Programs:
@@ -205,18 +207,36 @@ class Programs:
         self, key: Any, call: BoundCall, start: float
     ) -> tuple[Plan | None, FirstStep | None]:
         """Compile a program, see `_program`. start: the start time, by `time.perf_counter`."""
-        try:
+        state = self._state
+        self._say_why(key, call)
+        if not state.takes_tail:
             return self._compiled_program(key, call, start)
-        except ShapeOfValues as error:
-            if not self._state.takes_tail:
-                raise
-            self._state.call.settle(error)
-            return self._compiled_program(key, call, start, tail=True)
+        # with many programs for different values, rather none for more of them
+        many = sum(plan.known is not None for plan in state.plans.of(key)) >= _VALUES
+        for known in (False, True) if many else (True,):
+            for tail in (False, True):
+                try:
+                    return self._compiled_program(key, call, start, tail, known)
+                except ShapeOfValues as error:
+                    if tail and known:
+                        raise
+                    state.call.settle(error)
+                except GraphTraceError as error:
+                    if known:
+                        raise
+                    state.call.settle(error)
+                    break
+        raise AssertionError("the last attempt returns or raises")
 
     def _compiled_program(
-        self, key: Any, call: BoundCall, start: float, tail: bool = False
+        self, key: Any, call: BoundCall, start: float, tail: bool = False, known: bool = False
     ) -> tuple[Plan | None, FirstStep | None]:
-        """As `_new_program`. tail: whether ops whose shapes depend on values may run after the program."""
+        """As `_new_program`.
+
+        Args:
+            tail: whether ops whose shapes depend on values may run after the program.
+            known: whether the program may be made for values of integers and masks of the call.
+        """
         state = self._state
         roots = self._roots()  # type: ignore[attr-defined]
         table = state.table
@@ -227,7 +247,6 @@ class Programs:
         unlike = difference(given, [plan.described for plan in state.plans])
         if state.plans.is_full:
             raise GraphInputError(full_message(here(), state.name, state.plans.size, unlike))
-        self._say_why(key, call)
         static = state.sizes.why_static(call, key)
         why = state.compilations.reason(
             given, key[1:], table, state.plans.of(key), state.plans.cleared, call.leaves
@@ -252,8 +271,9 @@ class Programs:
             self.config.stack_scalars and self.config.gradient_accumulation_steps > 1,
             self.config.pipeline_schedule,
             state.sparse,
-            reading.reached,
-            tail,
+            reached=reading.reached,
+            tail=tail,
+            known=known,
         )
         kind = type(self).__name__
         state.building = True
@@ -306,13 +326,19 @@ class Programs:
     def _say_why(self, key: Any, call: BoundCall) -> None:
         """Warn once if a signature has several programs for different Python state, and name what changes."""
         state = self._state
-        reasons = [r for p in state.plans.of(key) if (r := p.first_change(call.leaves))]
+        plans = [p for p in state.plans.of(key) if p.first_change(call.leaves)]
+        reasons = [p.first_change(call.leaves) for p in plans]
         if reasons:
             _log.info("%s is compiled again: %s", state.name, reasons[0])
         if len(reasons) == _MANY:
+            advice = "Pass it to the graph as a tensor, which needs no other program."
+            if plans[0].known is not None:
+                advice = (
+                    "A masked form (torch.where, multiplication by a mask) needs no other program."
+                )
             warnings.warn_explicit(
                 f"{state.name} was compiled {_MANY} times for the same inputs, since what build() reads changes "
-                f"between calls: {reasons[0]}. Pass it to the graph as a tensor, which needs no other program.",
+                f"between calls: {reasons[0]}. {advice}",
                 UserWarning,
                 *user_frame(2),
             )

@@ -29,6 +29,7 @@ class TraceRequest:
         schedule: the order in which pipeline stages run the micro-batches; "" for ascending order.
         sparse: the indices of the optimizers that update only the rows that were looked up.
         tail: whether ops whose shapes depend on values may run after the program.
+        known: whether the program may be made for values of integers and masks of the call.
         reached: modules and other objects that `build()` reaches outside of `table`.
     """
 
@@ -44,6 +45,7 @@ class TraceRequest:
     sparse: Collection[int] = ()
     reached: Reached = field(default_factory=Reached)
     tail: bool = False
+    known: bool = False
 
     def is_sparse(self, index: int) -> bool:
         """Whether optimizer number `index` updates only the rows that were looked up."""

@@ -25,6 +25,7 @@ from .data.updates import kind
 from .data.values import TraceOutput, TraceValue
 from .dispatch.functions.proxies import TensorProxy, functional, unwrap
 from .dispatch.functions.rewrites import Rewrites
+from .dispatch.known_values import KnownValues
 from .dispatch.recorder import Recorder, describe
 from .dispatch.symbols.numbers import wrap
 from .program.data_parallel import DataParallel
@@ -78,6 +79,8 @@ class TracedInputs:
         self._first: Trace | None = None
         self._known_layouts: dict[int, Layout] = {}  # of parameters, by id
         self._steps: list[OptimizerTrace] = []
+        if request.known and request.call.dynamic is None and self.micro_batches == 1:
+            self.recorder.known = KnownValues(self.recorder, self._leaf)
         self.has_sizes = request.call.dynamic is not None or request.tail
         if self.has_sizes:
             # only here: it loads all of PyTorch's symbolic shapes
@@ -142,6 +145,11 @@ class TracedInputs:
                     self.rewrites.proxies[id(leaf)] = known
             traced.append(known.wrapper)
         return traced
+
+    def _leaf(self, value: TraceValue) -> torch.Tensor | None:
+        """The tensor of the call that an input stands for."""
+        position = self.input_leaves.get(value)
+        return None if position is None else self.request.call.leaves[position]
 
     def _number(self, position: int, name: str) -> Any:
         """A traced number for a number of the call."""

@@ -312,6 +312,7 @@ class Tracing(TracedSteps):
         updates = updates_of(self) + kept
         check_state(self, updates)
         self._finish(trace, self.outputs + updates)
+        trace.known = None if self.recorder.known is None else self.recorder.known.conditions()
         trace.guards, trace.numbers = self.recorder.guards, self.recorder.numbers
         trace.steps = self._steps
         trace.views = [View.of(*pair) for pair in self.rewrites.bases.values()]

@@ -39,7 +39,8 @@ class PlanCache:
         for plan in self._plans.get(key, ()):
             if plan.given is not None and plan.given.first_change(leaves) is not None:
                 continue
-            if (plan.guard is None or plan.guard.holds()) and plan.refresh():
+            fits = (plan.guard is None or plan.guard.holds()) and plan.refresh()
+            if fits and plan.first_other_value(leaves) is None:
                 self._plans.move_to_end(key)
                 self._uses += 1
                 plan.used = self._uses
@@ -63,6 +64,8 @@ class PlanCache:
         optimizer."""
         self._made[key] = made = self._made.get(key, 0) + 1
         if made != MANY_VARIANTS or not variants:
+            return
+        if plan.known is not None:  # `Programs._say_why` tells the value
             return
         reason = variants[0].python.why()
         ranges = dict.fromkeys(

@@ -20,6 +20,7 @@ from gflow.tracing.program.interpreter import TailSteps
 from gflow.tracing.program.shared import conflicts
 from gflow.tracing.reads.state import StateGuard
 
+from ..conditions.known_values import KnownValuesGuard
 from ..conditions.layout_guard import LayoutGuard, metadata
 from ..conditions.memory_check import MemoryCheck
 from ..conditions.python_state import PythonState
@@ -47,6 +48,7 @@ class Plan:
         self.record: CallRecord | None = None
         self.guard: StateGuard | None = None
         self.given: ArgumentGuard | None = None
+        self.known = None if trace.known is None else KnownValuesGuard(trace)
         self.arguments: list[Any] = [i.tensor for i in trace.inputs]
         self.wholes = self._wholes()
         if self.wholes:  # their mesh
@@ -104,7 +106,11 @@ class Plan:
         found = None if self.guard is None else self.guard.first_change()
         if found is None and self.given is not None:
             found = self.given.first_change(leaves)
-        return found
+        return found if found is not None else self.first_other_value(leaves)
+
+    def first_other_value(self, leaves: Sequence[Any]) -> str | None:
+        """The first value of an argument or buffer that is not the one for which the program was compiled, as text."""
+        return None if self.known is None else self.known.first_change(self.arguments, leaves)
 
     def refresh(self) -> bool:
         """Copy changed hyperparameters into the arguments. False: trace again."""

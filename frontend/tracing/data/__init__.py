@@ -4,6 +4,7 @@ bound_call      one call of a graph, with its arguments bound to the parameters 
 containers      what containers hold, whatever classes derived from them say
 global_tensors  global tensors: values that are sharded over a mesh, PyTorch's `DTensor`
 guards          conditions on numbers under which a trace is valid
+known           what a trace has read of values of integers and masks from outside
 places          where an optimizer keeps the Python values that a traced step reads
 pytrees         nested arguments and results: PyTorch's pytrees, dataclasses, and objects as results
 sizes           dynamic dimensions in a trace

@@ -18,6 +18,7 @@ from gflow.dialects.extents import Symbol
 
 from .global_tensors import axes_of
 from .guards import Guard
+from .known import Known
 from .places import NumberSource, OptimizerTrace
 from .tail import Tail
 from .values import (
@@ -46,6 +47,7 @@ class Trace:
         unscaled      the indices of optimizers whose gradients `build()` has divided by the loss scale
         kept          parameters, and the buffers in which the step leaves their gradients
         proven        ops whose values another program, which runs before, has checked
+        known         values of arguments and buffers that the trace has read, and is made for
         engines       by the dotted name of a module, the engine that runs its forward and backward (`gflow.XRTModule`)
 
     Micro-batches: the inputs are those of one micro-batch.
@@ -121,6 +123,7 @@ class Trace:
     frozen: frozenset[int] = frozenset()
     engines: dict[str, str] = field(default_factory=dict)
     tail: Tail | None = None
+    known: Known | None = None
 
     @property
     def main(self) -> Trace:

@@ -3,6 +3,7 @@
 call_checks  checks of a call that eager's kernels make: used by the tracer and by the backend of TorchDynamo
 clipping    clipping of gradients: by keys of parameter groups, and in `build()`
 foreach     per-tensor form of `aten._foreach_*`: a graph fuses across tensors by itself
+known_values  values that follow from integers and masks from outside: a program is made for them
 library     replaces functions of PyTorch that read the values of tensors, or use kernels whose shape rules are wrong,
             by equivalent ones while a graph is traced
 recorder    the recorder: a dispatch mode below autograd and functionalization

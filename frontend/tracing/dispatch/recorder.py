@@ -36,6 +36,7 @@ from .call_checks import call_problem
 from .failures.checks import QUANTIZING
 from .failures.refusals import name_if_refusing
 from .foreach import split_foreach
+from .known_values import BY_VALUES, KnownValues
 from .shapes.fakes import fake_call, same_memory
 from .symbols.argument_numbers import has_number, plain, settled
 from .symbols.number_nodes import Number, number_of
@@ -124,6 +125,7 @@ class Recorder(TorchDispatchMode):
         #: meshes of modules of `fully_shard`, which are sharded along the first dimension, and the names of its groups
         self.divided_over: list[tuple[Any, str]] = []
         self.divided: dict[TraceValue, str] = {}  # inputs of such modules → the group
+        self.known: KnownValues | None = None
         self.sizes: UnknownSizes | None = None
         self.size: list[TraceValue] = []
         #: values that exist only after the program, with the op whose result's shape depends on values
@@ -337,6 +339,20 @@ class Recorder(TorchDispatchMode):
         self.locator.watcher.op(op)
         return value
 
+    def apart(self) -> contextlib.AbstractContextManager[Any]:
+        """Within, PyTorch computes without being traced, in the element types of the operands."""
+        stack = contextlib.ExitStack()
+        stack.enter_context(untraced())
+        stack.enter_context(torch._C._DisableAutocast())
+        return stack
+
+    def _of_known(self, question: Callable[..., Any], *args: Any) -> Any:
+        """What `known` answers, with the ops that it records; None if there is no answer."""
+        if self.known is None:
+            return None
+        with self, torch._C.DisableTorchFunction():
+            return question(self.known, *args)
+
     def forget_numbers(self) -> None:
         """Record all numbers anew from here on, even if they were computed before."""
         self._number_ops.clear()
@@ -431,7 +447,13 @@ class Recorder(TorchDispatchMode):
                 return constant.item()
             if self.locator.optimizer:
                 return wrap(self.number_from(args[0]))
+            if (found := self._of_known(KnownValues.number, args[0])) is not None:
+                return found
             raise item_error(loc)
+        if func in BY_VALUES:
+            found = self._of_known(KnownValues.call, func, args, kwargs)
+            if found is not None:
+                return found
         if _DRAWS in func.tags:
             self.check_seed(loc)
         if func in QUANTIZING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +29,31 @@ def _value(what: str) -> Handler:
         raise item_error(mode.recorder.locator.here(), what)
 
     return handler
+
+
+def _listed(what: str, question: Callable[[Tensor], Any]) -> Handler:
+    """All values of a tensor, if the trace knows them."""
+    unknown = _value(what)
+
+    def handler(
+        mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        recorder, tensor = mode.recorder, args[0]
+        if recorder.known is not None and len(args) == 1 and not kwargs:
+            with recorder.fake_mode, recorder:
+                found = recorder.known.listed(unwrap(tensor), question)
+            if found is not None:
+                return found
+        return unknown(mode, func, args, kwargs)
+
+    return handler
+
+
+def _array(tensor: Tensor) -> Any:
+    """A tensor's values as an array of NumPy, which is not for writing: it is no memory of the tensor."""
+    found = tensor.cpu().numpy().copy()
+    found.flags.writeable = False
+    return found
 
 
 def _item(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -211,9 +237,9 @@ HANDLERS: dict[Any, Handler] = {
     Tensor.narrow: _narrow,
     Tensor.__bool__: _bool,
     Tensor.item: _item,
-    Tensor.tolist: _value("a tensor's values (.tolist())"),
-    Tensor.numpy: _value("a tensor's memory (.numpy())"),
-    Tensor.__array__: _value("a tensor's memory (conversion to numpy)"),
+    Tensor.tolist: _listed("a tensor's values (.tolist())", Tensor.tolist),
+    Tensor.numpy: _listed("a tensor's memory (.numpy())", _array),
+    Tensor.__array__: _listed("a tensor's memory (conversion to numpy)", _array),
     Tensor.data_ptr: _value("a tensor's memory (.data_ptr())"),
     Tensor.__deepcopy__: _value("a copy of a tensor with its values (copy.deepcopy)"),
     Tensor.share_memory_: _value("a tensor's memory (.share_memory_())"),
