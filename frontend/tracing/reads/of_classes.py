@@ -37,7 +37,8 @@ _CLASSES = {"isinstance", "issubclass"}
 _OF_GRAPHS = ("_state", "config", "_seen")
 
 
-def attributes(r: Reach, value: Any, path: str, all_of_them: bool) -> None:
+def read_attributes(r: Reach, value: Any, path: str, all_of_them: bool) -> None:
+    """Attributes of an object, in its dict and in slots. all_of_them: also those that no code names."""
     own = getattr(value, "__dict__", None)
     if type(own) is dict:
         for name in list(own):
@@ -49,10 +50,10 @@ def attributes(r: Reach, value: Any, path: str, all_of_them: bool) -> None:
     kind: Any = type(value)
     for name in _slots(kind):
         if all_of_them or name in r.names:
-            attribute(r, value, name, f"{path}.{name}")
+            read_attribute(r, value, name, f"{path}.{name}")
 
 
-def attribute(r: Reach, value: Any, name: str, path: str) -> None:
+def read_attribute(r: Reach, value: Any, name: str, path: str) -> None:
     """An attribute that is not stored in a dict, or not in a permanent one; it may be missing."""
     part = getattr(value, name, MISSING)
     if part is MISSING:
@@ -62,7 +63,7 @@ def attribute(r: Reach, value: Any, name: str, path: str) -> None:
         r.visit(part, path)
 
 
-def constructor(r: Reach, kind: type, path: str) -> None:
+def read_constructor(r: Reach, kind: type, path: str) -> None:
     """The methods that run when code creates an object of a class. Modules are created before."""
     if issubclass(kind, torch.nn.Module):
         return
@@ -84,12 +85,13 @@ def _runs(r: Reach, name: str) -> bool:
     return special or name in _UNNAMED
 
 
-def of_class(r: Reach, kind: type, path: str) -> None:
+def read_class(r: Reach, kind: type, path: str) -> None:
+    """Attributes of a class and its bases, outside of libraries, and the methods that run without being named."""
     if ("class", id(kind)) in r.seen:
         return
     r.seen["class", id(kind)] = kind
     if type(kind) is not type:
-        of_class(r, type(kind), f"type of {path}")
+        read_class(r, type(kind), f"type of {path}")
     done: set[str] = set()
     r.add("attribute", kind, "__mro__", kind.__mro__, kind.__qualname__)
     for name in () if of_library(module_of(kind)) else DESCRIBING & r.own_names:

@@ -10,7 +10,7 @@ from typing import Any
 from gflow.tracing.context.location import is_installed
 
 from .names import is_library, names_of
-from .of_classes import DESCRIBING, attribute
+from .of_classes import DESCRIBING, read_attribute
 from .reach import MISSING, MOST_ITEMS, Reach, is_plain, of_library
 
 #: containers in modules of the standard library that change without the author's doing
@@ -19,12 +19,13 @@ _VOLATILE = {("sys", "modules"), ("sys", "path_importer_cache"), ("linecache", "
 _NAMESPACES, _IMPORTING = {"globals", "eval", "exec"}, {"modules", "import_module", "__import__"}
 
 
-def function(r: Reach, function: FunctionType, path: str, root: bool) -> None:
+def read_function(r: Reach, function: FunctionType, path: str, root: bool) -> None:
+    """A function's attributes, defaults, closure variables and globals. root: whether it runs, whoever wrote it."""
     code = function.__code__
     for name, part in vars(function).items():
         # a read-only mapping: the registry of `functools.singledispatch`
         if isinstance(part, (FunctionType, MappingProxyType)) or name in r.names:
-            attribute(r, function, name, f"{path}.{name}")
+            read_attribute(r, function, name, f"{path}.{name}")
     cells = list(zip(code.co_freevars, function.__closure__ or ()))
     if is_library(code):  # a decorator's wrapper: the decorated function may be the user's
         for name, cell in cells:
@@ -47,10 +48,10 @@ def function(r: Reach, function: FunctionType, path: str, root: bool) -> None:
     for part in (function.__defaults__, function.__kwdefaults__):
         if part is not None:
             r.visit(part, f"{path}()")
-    globals_of(r, code, function.__globals__)
+    read_globals(r, code, function.__globals__)
 
 
-def globals_of(r: Reach, code: CodeType, names: dict[str, Any]) -> None:
+def read_globals(r: Reach, code: CodeType, names: dict[str, Any]) -> None:
     """The globals that a function reads."""
     used = names_of(code)
     asked, named = used.globals, used.globals
@@ -79,7 +80,7 @@ def globals_of(r: Reach, code: CodeType, names: dict[str, Any]) -> None:
         module = sys.modules.get(_imported(name, level, names))
         if module is not None and ("import", id(module)) not in r.seen:
             r.seen["import", id(module)] = module
-            python_module(r, module, name)
+            read_python_module(r, module, name)
     for chain in used.chains:
         own, attribute = _holder(chain, names), chain[-1]
         if ("global", id(own), attribute) in r.seen:
@@ -100,7 +101,7 @@ def globals_of(r: Reach, code: CodeType, names: dict[str, Any]) -> None:
             _standard(r, own, attribute, ".".join(chain))
 
 
-def functions_of_networks(r: Reach, code: CodeType, names: dict[str, Any]) -> None:
+def read_functions_of_networks(r: Reach, code: CodeType, names: dict[str, Any]) -> None:
     """Functions of PyTorch that its own code has called, such as `F.relu` in `nn.ReLU`."""
     used = names_of(code)
     for name in used.globals:
@@ -136,7 +137,7 @@ def _standard(r: Reach, own: dict[str, Any], name: str, path: str) -> None:
         r.add("item", own, name, part, path)
 
 
-def python_module(r: Reach, module: ModuleType, path: str) -> None:
+def read_python_module(r: Reach, module: ModuleType, path: str) -> None:
     """A module that is reached as a value: its settings."""
     if of_library(module.__name__) or "site-packages" in (vars(module).get("__file__") or ""):
         for name in r.own_names & vars(module).keys():

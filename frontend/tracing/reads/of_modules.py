@@ -8,7 +8,7 @@ import torch
 
 from gflow.runtime.distributed.pieces import COPYING
 
-from .of_classes import of_class
+from .of_classes import read_class
 from .reach import Reach, of_library
 from .settings import module_of
 
@@ -35,7 +35,7 @@ OF_TENSORS = {"_is_param", *TENSOR_HOOKS, "_gflow_dynamic", *COPYING}
 _ASKING = {"getattr", "hasattr"}
 
 
-def tensor(r: Reach, value: torch.Tensor, path: str) -> None:
+def read_tensor(r: Reach, value: torch.Tensor, path: str) -> None:
     """Attributes of a tensor, such as `weight.is_embedding`."""
     r.tensors.append(value)
     for kind in TENSOR_HOOKS:
@@ -50,7 +50,8 @@ def tensor(r: Reach, value: torch.Tensor, path: str) -> None:
         r.add("names", own, None, frozenset(own), path)
 
 
-def module(r: Reach, module: torch.nn.Module, path: str) -> None:
+def read_module(r: Reach, module: torch.nn.Module, path: str) -> None:
+    """Attributes, hooks, slots and the class of a module, and all that is read from these."""
     r.modules.setdefault(path, module)
     r.reached.append(module)
     own = vars(module)
@@ -66,7 +67,7 @@ def module(r: Reach, module: torch.nn.Module, path: str) -> None:
                 r.visit(hook, f"{path}.{kind}")
     r.add("class", module, None, type(module), path)
     r.add("attribute", module, "__dict__", own, f"{path}.__dict__")
-    of_class(r, type(module), path)
+    read_class(r, type(module), path)
     _methods(r, type(module))
     _hooks_of_all(r)
     for kind in ("_parameters", "_buffers", "_modules"):
@@ -97,7 +98,7 @@ def _methods(r: Reach, kind: type) -> None:
                 r.add("attribute", base, name, part, f"{base.__qualname__}.{name}")
 
 
-def methods_of_tensors(r: Reach) -> None:
+def read_methods_of_tensors(r: Reach) -> None:
     """Methods of `torch.Tensor` that may be replaced; operators call methods that no code names."""
     own = vars(torch.Tensor)
     r.add("size", own, None, len(own), "torch.Tensor")

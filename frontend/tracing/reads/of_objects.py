@@ -15,7 +15,7 @@ from typing import Any
 from gflow.tracing.context.location import is_installed
 
 from ..data.containers import contents, length
-from .of_classes import attribute, attributes, is_graph, of_class
+from .of_classes import is_graph, read_attribute, read_attributes, read_class
 from .reach import MOST_ITEMS, Reach, is_plain, of_library
 from .settings import (
     MOST_BYTES,
@@ -41,7 +41,8 @@ _WRAPPERS = (
 )  # fmt: skip
 
 
-def container(r: Reach, value: Any, path: str) -> None:
+def read_container(r: Reach, value: Any, path: str) -> None:
+    """Items of a list, tuple, dict, set or deque; of a large one its length."""
     if isinstance(value, dict):
         # as a dict, since attribute access may import a library's submodules
         parts = (*dict.keys(value), *dict.values(value))
@@ -64,11 +65,12 @@ def container(r: Reach, value: Any, path: str) -> None:
     if isinstance(value, defaultdict):
         r.visit(value.default_factory, f"{path}.default_factory")
     if type(value) not in (list, tuple, dict, set, frozenset, deque):
-        attributes(r, value, path, False)
-        of_class(r, type(value), path)
+        read_attributes(r, value, path, False)
+        read_class(r, type(value), path)
 
 
-def other(r: Reach, value: Any, path: str) -> None:
+def read_object(r: Reach, value: Any, path: str) -> None:
+    """An object of any other kind: what is read of it depends on who wrote its class."""
     kind = type(value)
     root = module_of(kind).partition(".")[0]
     if isinstance(value, threading.local):
@@ -89,9 +91,9 @@ def other(r: Reach, value: Any, path: str) -> None:
     # a class with its own attribute access may return anything
     computed = hasattr(kind, "__getattr__") and not is_graph(value)
     computed |= any(_wraps(base) for base in kind.__mro__)
-    attributes(r, value, path, computed or r.computed_by_user)
+    read_attributes(r, value, path, computed or r.computed_by_user)
     r.add("class", value, None, kind, path)
-    of_class(r, kind, path)
+    read_class(r, kind, path)
 
 
 def _public(r: Reach, value: Any, path: str) -> None:
@@ -119,7 +121,7 @@ def _stateful(r: Reach, value: Any, path: str) -> None:
             if isinstance(part, FunctionType) and name in r.names:
                 r.codes.setdefault(part.__code__, part.__globals__)
     r.reached.append(value)
-    attributes(r, value, path, False)
+    read_attributes(r, value, path, False)
 
 
 def _of_threads(r: Reach, value: threading.local, path: str) -> None:
@@ -130,11 +132,11 @@ def _of_threads(r: Reach, value: threading.local, path: str) -> None:
     read = functools.partial(_names_of_thread, value, names)
     r.add("call", read, functools.partial(_forget, value, read, held), held, path)
     for name in held:
-        attribute(r, value, name, f"{path}.{name}")
-    of_class(r, type(value), path)
+        read_attribute(r, value, name, f"{path}.{name}")
+    read_class(r, type(value), path)
 
 
-def array(r: Reach, value: Any, path: str, size: int) -> None:
+def read_array(r: Reach, value: Any, path: str, size: int) -> None:
     """Memory that is compared by its bytes, unless it is too large."""
     if is_array(value):
         r.arrays.append((path, value))
@@ -146,7 +148,7 @@ def array(r: Reach, value: Any, path: str, size: int) -> None:
         r.large.append((path, size))
 
 
-def getter(r: Reach, value: Any, path: str) -> None:
+def read_getter(r: Reach, value: Any, path: str) -> None:
     """An object that reads attributes of other objects by names that it stores."""
     made, parts = value.__reduce__()
     if isinstance(made, functools.partial):  # with keywords

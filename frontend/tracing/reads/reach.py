@@ -53,6 +53,7 @@ def is_plain(value: Any) -> bool:
 
 @functools.cache
 def of_library(module: str) -> bool:
+    """Whether a module, by its name, belongs to Python, PyTorch, NumPy or gflow."""
     root = module.partition(".")[0]
     return root in ("torch", "gflow", "builtins", "numpy") or root in sys.stdlib_module_names
 

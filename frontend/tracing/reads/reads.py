@@ -31,10 +31,15 @@ import torch
 from gflow.tracing.program.unwrapped import unwrapped
 
 from .names import is_library
-from .of_classes import constructor, of_class
-from .of_functions import function, functions_of_networks, globals_of, python_module
-from .of_modules import methods_of_tensors, module, tensor
-from .of_objects import array, container, getter, other
+from .of_classes import read_class, read_constructor
+from .of_functions import (
+    read_function,
+    read_functions_of_networks,
+    read_globals,
+    read_python_module,
+)
+from .of_modules import read_methods_of_tensors, read_module, read_tensor
+from .of_objects import read_array, read_container, read_getter, read_object
 from .reach import Reach, is_plain
 from .settings import (
     cleared_of,
@@ -65,12 +70,12 @@ class Reads(Reach):
             self.begin()
             for code, names in list(self.codes.items()):
                 if not is_library(code):
-                    globals_of(self, code, names)
+                    read_globals(self, code, names)
                 elif str(names.get("__name__")).startswith(_NETWORKS):
-                    functions_of_networks(self, code, names)
+                    read_functions_of_networks(self, code, names)
             for path, value in roots:
                 self.visit(value, path, root=True)
-        methods_of_tensors(self)
+        read_methods_of_tensors(self)
         for path, read, put in settings(self.names, self.own_names if self.closely else ()):
             self.add("call", read, put, read(), path)
         return self
@@ -83,13 +88,13 @@ class Reads(Reach):
             return
         self.seen[id(value)] = value
         if isinstance(value, torch.Tensor):
-            tensor(self, value, path)
+            read_tensor(self, value, path)
         elif isinstance(value, torch.jit.ScriptModule):
             self.scripted.append(path)
         elif isinstance(value, torch.nn.Module):
-            module(self, value, path)
+            read_module(self, value, path)
         elif isinstance(value, FunctionType):
-            function(self, value, path, root)
+            read_function(self, value, path, root)
         elif isinstance(value, MethodType):
             self.visit(value.__self__, path.rpartition(".")[0] or path)
             self.visit(value.__func__, path, root)
@@ -112,17 +117,17 @@ class Reads(Reach):
         elif isinstance(value, weakref.ref):
             self.visit(value(), path)
         elif isinstance(value, type):
-            of_class(self, value, path)
-            constructor(self, value, path)
+            read_class(self, value, path)
+            read_constructor(self, value, path)
         elif isinstance(value, ModuleType):
-            python_module(self, value, path)
+            read_python_module(self, value, path)
         elif isinstance(value, (list, tuple, dict, set, frozenset, deque)):
-            container(self, value, path)
+            read_container(self, value, path)
         elif isinstance(value, (MappingProxyType, *_VIEWS)):
             for part in gc.get_referents(value):  # it returns a copy of a read-only mapping
                 self.visit(part, path)
         elif size := size_of(value):
-            array(self, value, path, size)
+            read_array(self, value, path, size)
         elif (read := value_of(value)) is not None:
             held = read()
             self.add("call", read, putting_back(value), held, path)
@@ -133,7 +138,7 @@ class Reads(Reach):
         elif is_iterator(value):
             self.iterators.append((path, value))
         elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
-            getter(self, value, path)
+            read_getter(self, value, path)
         elif isinstance(value, (BuiltinFunctionType, MethodWrapperType)) or isinstance(
             vars(type(value)).get("__self__"), GetSetDescriptorType
         ):
@@ -153,7 +158,7 @@ class Reads(Reach):
                 if (cleared := cleared_of(value)) is not None:
                     self.cached.append((path, value))
                     self.add("call", cleared, None, cleared(), path)
-            other(self, value, path)
+            read_object(self, value, path)
 
 
 def _behind(proxy: Any) -> Any:
