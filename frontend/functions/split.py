@@ -17,7 +17,8 @@ from torch._subclasses.fake_tensor import (
 )
 
 from gflow.tracing.context.location import is_user_code
-from gflow.tracing.reads.reads import OF_ALL_MODULES, Reads
+from gflow.tracing.reads.of_modules import OF_ALL_MODULES
+from gflow.tracing.reads.reads import Reads
 from gflow.tracing.reads.state import StateGuard
 
 if TYPE_CHECKING:

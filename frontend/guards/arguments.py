@@ -10,7 +10,7 @@ import torch
 
 from gflow.tracing.data.global_tensors import OWN
 from gflow.tracing.dispatch.functions.proxies import Fact
-from gflow.tracing.reads.reads import OF_TENSORS
+from gflow.tracing.reads.of_modules import OF_TENSORS
 from gflow.tracing.reads.state import same
 
 _NOT_LOOKED_AT = OF_TENSORS | OWN

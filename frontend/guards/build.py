@@ -26,7 +26,9 @@ from gflow.tracing.reads.changes import (
     warn_of_changes,
     warn_of_constants,
 )
-from gflow.tracing.reads.reads import MISSING, TENSOR_HOOKS, Read, Reads, roots_of
+from gflow.tracing.reads.of_modules import TENSOR_HOOKS
+from gflow.tracing.reads.reach import MISSING, Read
+from gflow.tracing.reads.reads import Reads, roots_of
 from gflow.tracing.reads.state import StateGuard, now
 from gflow.tracing.tracer import OUTSIDE
 

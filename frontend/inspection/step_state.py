@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.reads.changes import put_back
-from gflow.tracing.reads.reads import MOST_ITEMS, Reads, roots_of
+from gflow.tracing.reads.reach import MOST_ITEMS
+from gflow.tracing.reads.reads import Reads, roots_of
 
 Tensor = torch.Tensor
 _CONTAINERS = (dict, list, set, deque, tuple)

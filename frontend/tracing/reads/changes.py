@@ -19,7 +19,9 @@ from gflow.errors import GraphTraceError, StateChangedError
 from gflow.tracing.program.modules import Reached
 
 from .names import is_library, names_of
-from .reads import Order, Read, Reads
+from .of_objects import Order
+from .reach import Read
+from .reads import Reads
 from .settings import ENVIRONMENT
 from .state import MISSING, now, same
 

@@ -12,7 +12,7 @@ import torch
 
 from ..data.containers import by_base, contents, length
 from ..data.unchanged import Unchanged, is_a_word, unchanged
-from .reads import MISSING, Read, is_plain
+from .reach import MISSING, Read, is_plain
 
 _contents = operator.attrgetter("cell_contents")
 _requires_grad = operator.attrgetter("requires_grad")

@@ -29,6 +29,8 @@ _FEWER = 0.95
 _DEEP, _ENTRY, _POSITION, _SHARES = 512, 5, 12, 8
 #: from how many kernels on along a dimension the taps outside of it, which are at its ends, do not count
 _FAR = 64
+#: cycles of a run of patches that are stored: its channels, and so many more
+_RUN = 4
 #: how much faster than in float32 products of bfloat16 values are that convert and pack their operands (Zen 5: 300 to
 #: 340 GFLOP/s on ResNet-50's convolutions)
 _PACKED = 1.4
@@ -164,8 +166,8 @@ def _by_patches(p: Processor, g: Geometry, threads: int, precision: str) -> floa
     tiles = ceil(product.rows / height) * ceil(product.columns / width) * ceil(product.k / kc)
     around = tiles * (p.around + height * width / LANES * p.finishing)
     moved = 0.0
-    if not g.pointwise and (g.name != "convolution" or g.c % LANES):  # one element a cycle
-        moved = at_most(g.positions) * g.taps * g.c
+    if not g.pointwise and (g.name != "convolution" or g.c % LANES):
+        moved = at_most(g.positions) * g.taps * (g.c + _RUN)
     if precision:
         widened = at_most(g.positions) * (g.c + g.o) + g.c * g.o * g.taps
         moved += widened * _WIDENED / _MOVED

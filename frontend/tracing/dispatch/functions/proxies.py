@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gflow.tracing.reads.reads import OF_TENSORS
+from gflow.tracing.reads.of_modules import OF_TENSORS
 
 from ...data.global_tensors import OWN
 from ...data.values import TraceValue
