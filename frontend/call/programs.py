@@ -211,7 +211,13 @@ class Programs:
             if not self._state.takes_tail:
                 raise
             self._state.call.settle(error)
-            return self._compiled_program(key, call, start, tail=True)
+            try:
+                return self._compiled_program(key, call, start, tail=True)
+            except (TypeError, RuntimeError) as again:
+                if is_refusal(again):
+                    raise
+                # code of PyTorch's that takes no size or number of which the value is not known yet
+                raise error from again
 
     def _compiled_program(
         self, key: Any, call: BoundCall, start: float, tail: bool = False
