@@ -95,3 +95,16 @@ def test_kernels_with_rules_of_their_own() -> None:
 )
 def test_shifts(function: Callable[[Tensor, int], Any]) -> None:
     check(function, (0, 1, 2, 3))
+
+
+def test_floats_beside_remainders_of_sizes() -> None:
+    """AOTAutograd knows no `%` for a Python float that it takes as a tensor: the float is a constant."""
+
+    def scaled(x: Tensor, s: float) -> Any:
+        rest = -x.shape[0] % 4
+        return x * s * rest, x / (1.0 * rest + 1), nn.functional.pad(x, (0, 0, 0, rest)) * s
+
+    compiled: Any = torch.compile(scaled, backend="gflow", dynamic=True)
+    for n, s in ((3, 0.5), (4, 1.5), (6, 2.5), (9, 0.5)):
+        x = torch.randn(n, 2)
+        torch.testing.assert_close(compiled(x, s), scaled(x, s))

@@ -318,3 +318,15 @@ def test_compiled_functions_are_split_as_before() -> None:
     torch.testing.assert_close(y, _selected(x) * 2)
     (gradient,) = torch.autograd.grad(y.sum(), x)
     assert gradient.shape == x.shape
+
+
+def test_packed_sequences_name_the_way_out() -> None:
+    """PyTorch's LSTM takes a size out of a tensor, which a tail does not have either."""
+    layer = torch.nn.LSTM(3, 4)
+
+    class Packed(gflow.nn.Graph):
+        def build(self, x: Tensor, lengths: Tensor) -> Any:
+            return layer(torch.nn.utils.rnn.pack_padded_sequence(x, lengths))[1]
+
+    with pytest.raises(GraphTraceError, match=r"test_tail.py:\d+.*_pack_padded.*torch\.compile"):
+        Packed()(torch.randn(5, 2, 3), torch.tensor([5, 2]))

@@ -214,6 +214,7 @@ class Programs:
         # with many programs for different values, rather none for more of them
         many = sum(plan.known is not None for plan in state.plans.of(key)) >= _VALUES
         for known in (False, True) if many else (True,):
+            unknown: ShapeOfValues | None = None
             for tail in (False, True):
                 try:
                     return self._compiled_program(key, call, start, tail, known)
@@ -221,11 +222,17 @@ class Programs:
                     if tail and known:
                         raise
                     state.call.settle(error)
+                    unknown = error
                 except GraphTraceError as error:
                     if known:
                         raise
                     state.call.settle(error)
                     break
+                except (TypeError, RuntimeError) as error:
+                    if unknown is None or is_refusal(error):
+                        raise
+                    # code of PyTorch's that takes no size or number of which the value is not known yet
+                    raise unknown from error
         raise AssertionError("the last attempt returns or raises")
 
     def _compiled_program(

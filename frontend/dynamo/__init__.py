@@ -9,7 +9,7 @@ recompute       which values the backward recomputes, and which the forward save
 refused_calls   calls that eager refuses: the checks of the tracer, run above AOTAutograd
 returned_views  results that are views of updated arguments, in graphs with symbolic sizes
 row_major       row-major operands for kernels that factor matrices
-scalar_updates  updates of 0-d float64 tensors, which TorchDynamo may treat as Python numbers
+scalar_updates  Python floats and 0-d float64 tensors, which TorchDynamo takes for one another
 scalars         Python integers of graphs that are not sizes: inputs of a program
 shared_inputs   graphs that update an argument which shares elements with another one
 size_products   products of three or more sizes, rewritten as products of two

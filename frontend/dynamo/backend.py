@@ -26,7 +26,7 @@ from .recompute import partition
 from .refused_calls import RefusedCalls, check_apart, keep_assertions
 from .returned_views import with_views_outside
 from .row_major import with_row_major_matrices
-from .scalar_updates import scalar_updates_kept
+from .scalar_updates import remainders_specialized, scalar_updates_kept
 from .scalars import numbers_in
 from .shared_inputs import SHARED, apart_in_each_call, updated_in_shared_memory
 from .size_products import with_binary_products
@@ -85,7 +85,7 @@ def gflow(
         partition_fn=partition,
         keep_inference_input_mutations=True,
     )
-    with scalar_updates_kept(module), RefusedCalls():
+    with scalar_updates_kept(module), remainders_specialized(), RefusedCalls():
         compiled = with_views_outside(
             module,
             lambda graph: compiler(

@@ -1,4 +1,4 @@
-"""Updates of 0-d float64 tensors on the CPU, which TorchDynamo may treat as Python numbers and drop.
+"""Python floats and 0-d float64 tensors on the CPU, which TorchDynamo takes for one another.
 
 TorchDynamo passes a Python float as a 0-d float64 tensor with a symbol for its value, and also gives 0-d float64
 tensors of the author's such a symbol. If AOTAutograd finds no use of a symbol
@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._sympy.interp import handlers
+from torch.utils._sympy.reference import TensorReferenceAnalysis
 
 from gflow.tracing.dispatch.functions.overlaps import Unwritable
 
@@ -54,6 +56,28 @@ def scalar_updates_kept(module: torch.fx.GraphModule) -> Iterator[None]:
         yield
     finally:
         TensorifyState.force_specializations -= new
+
+
+@contextlib.contextmanager
+def remainders_specialized() -> Iterator[None]:
+    """While AOTAutograd compiles a graph, let it specialize a Python float that is combined with `(-n) % 8`.
+
+    It computes with such floats as tensors, specializes those for which a function is not implemented, and fails with
+    an AttributeError for functions of symbols that it has no name for (PyTorch 2.13: `x * s * (-n % 8)` fails with
+    `aot_eager` and Inductor as well).
+    """
+    missing = set(handlers().values()) - set(dir(TensorReferenceAnalysis))
+    for name in missing:
+        setattr(TensorReferenceAnalysis, name, staticmethod(_not_implemented))
+    try:
+        yield
+    finally:
+        for name in missing:
+            delattr(TensorReferenceAnalysis, name)
+
+
+def _not_implemented(*args: Any) -> Any:
+    raise NotImplementedError
 
 
 def _symbol(value: Any) -> str | None:

@@ -632,7 +632,7 @@ class Recorder(TorchDispatchMode):
 
 def shape_of_values(func: Any, loc: SourceLoc) -> ShapeOfValues:
     """The error for an op that gives a result whose shape depends on values."""
-    return ShapeOfValues(f"{_shape_problem(func, loc)}.{_WAY_OUT}")
+    return ShapeOfValues(f"{_shape_problem(func, loc)}.{_WAYS_OUT.get(func, _WAY_OUT)}")
 
 
 def late_error(root: TraceOp, problem: str) -> GraphTraceError:
@@ -644,6 +644,14 @@ def late_error(root: TraceOp, problem: str) -> GraphTraceError:
 
 
 _WAY_OUT = " Use a masked form (torch.where, multiplication by a mask) or do it outside build()."
+
+_WAYS_OUT = {
+    torch.ops.aten._pack_padded_sequence.default: (
+        " A recurrent module of one direction gives the same up to each length for the padded tensor: select by the "
+        "lengths. Or compile the model with gflow.compile or torch.compile(backend="
+        '"gflow"), which run packed sequences through PyTorch.'
+    )
+}
 
 
 def _shape_problem(func: Any, loc: SourceLoc) -> str:
