@@ -43,6 +43,8 @@ CASES: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "unique_consecutive": lambda x, mask, i: torch.unique_consecutive(i, return_inverse=True, return_counts=True),
     "bincount": lambda x, mask, i: (torch.bincount(i, minlength=3), torch.bincount(i, x[:, 0])),
     "repeat_interleave": lambda x, mask, i: x.repeat_interleave(i, dim=0),
+    "one_hot": lambda x, mask, i: F.one_hot(i),
+    "bounds": lambda x, mask, i: (x.narrow(0, i.max() - 1, i[0] + 1), x.tensor_split(i[:2].clamp(max=1))),
     "list": lambda x, mask, i: x.sum(0) * torch.tensor(i.tolist()).sum(),
     "array": lambda x, mask, i: x[torch.from_numpy(i.numpy() % 3)],
     "choice": lambda x, mask, i: x * 2 if mask.any() else x + 1,

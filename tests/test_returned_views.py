@@ -24,6 +24,12 @@ def _before_the_update(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return left, x.sum(), right.T
 
 
+def _of_an_update(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    left, right = x[: x.shape[0] // 2], x[x.shape[0] // 2 :]
+    left /= 2
+    return left, right.mul_(3).neg_(), x * y
+
+
 def _without_a_gradient(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     x.mul_(y)
     return x[: x.shape[0] // 2].detach(), x.view(2, x.shape[0] // 2, -1)[1]
@@ -55,6 +61,8 @@ def _transposed(n: int, m: int) -> Tensor:
         (_by_sizes, _row_major),
         (_by_sizes, _with_gaps),
         (_before_the_update, _transposed),
+        (_of_an_update, _row_major),
+        (_of_an_update, _with_gaps),
         (_without_a_gradient, _row_major),
         (_beside_transforms, _row_major),
     ],

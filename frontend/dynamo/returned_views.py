@@ -108,7 +108,7 @@ def _subgraph(module: torch.fx.GraphModule, wanted: list[torch.fx.Node]) -> torc
             copies[node] = graph.placeholder(node.name)
         elif node in needed:
             copies[node] = graph.node_copy(node, lambda n: copies[_origin(n)])
-    graph.output(tuple(copies[n] for n in wanted))
+    graph.output(tuple(copies[_origin(n)] for n in wanted))
     return torch.fx.GraphModule(module, graph)
 
 

@@ -173,6 +173,8 @@ def _one_hot(
     """Without reading values: PyTorch's function reads them to check them, or to find the number of classes."""
     words = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
     tensor, num_classes = words["tensor"], words.get("num_classes", -1)
+    if num_classes < 0 and tensor.numel() and mode.knows(tensor):
+        num_classes = int(tensor.max()) + 1
     if num_classes < 0:
         raise GraphTraceError(
             f"{describe(mode.recorder.locator.here())}: one_hot() without num_classes takes the number of classes from "

@@ -166,6 +166,14 @@ class TensorProxies:
             return known[1]
         return next((s.real for s in self.given if s.wrapper is tensor), None)
 
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether the values of a traced tensor follow from integers and masks from outside (`known_values`)."""
+        recorder = self.recorder
+        if recorder.known is None:
+            return False
+        with recorder.fake_mode, recorder:
+            return recorder.known.of(unwrap(tensor)) is not None
+
     def has_moved(self, tensor: Tensor) -> bool:
         """Whether a traced tensor, or its base, has other strides than its value in the program, after an update of a
         tensor with gaps."""

@@ -49,6 +49,9 @@ def _listed(what: str, question: Callable[[Tensor], Any]) -> Handler:
     return handler
 
 
+_tolist = _listed("a tensor's values (.tolist())", Tensor.tolist)
+
+
 def _array(tensor: Tensor) -> Any:
     """A tensor's values as an array of NumPy, which is not for writing: it is no memory of the tensor."""
     found = tensor.cpu().numpy().copy()
@@ -132,6 +135,8 @@ def _bounds(mode: TensorProxies, places: Tensor, what: str) -> Any:
     recorder, real = mode.recorder, mode.real_of(places)
     with recorder.fake_mode, recorder:
         now = recorder.value_of(unwrap(places))
+    if places.numel() <= _BOUNDS and mode.knows(places):
+        return _tolist(mode, Tensor.tolist, (places,), {})
     here = (
         real is not None
         and real.device.type == "cpu"
@@ -237,7 +242,7 @@ HANDLERS: dict[Any, Handler] = {
     Tensor.narrow: _narrow,
     Tensor.__bool__: _bool,
     Tensor.item: _item,
-    Tensor.tolist: _listed("a tensor's values (.tolist())", Tensor.tolist),
+    Tensor.tolist: _tolist,
     Tensor.numpy: _listed("a tensor's memory (.numpy())", _array),
     Tensor.__array__: _listed("a tensor's memory (conversion to numpy)", _array),
     Tensor.data_ptr: _value("a tensor's memory (.data_ptr())"),
