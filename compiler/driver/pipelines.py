@@ -104,6 +104,7 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
     passes += [_fuse(options, target)]
     if target.gpu:
         programs = target.device.partial_sums * target.device.multiprocessors
+        passes.append(f"gflow-join-operand-sums{{target={target}}}")
         passes.append(f"gflow-join-reductions{{programs={programs}}}")
         passes.append(f"gflow-join-columns{{target={target}}}")
     passes += [_schedule(options, target)]

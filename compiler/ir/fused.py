@@ -32,8 +32,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gflow.dialects import builder
+from gflow.dialects.attributes import read
 from gflow.dialects.mlir import ir
-from gflow.dialects.ops import CONTRACTIONS
+from gflow.dialects.ops import CONTRACTIONS, OPS
 
 from .ssa import clone_region, fused_kind
 
@@ -51,6 +52,51 @@ def root_of(fused: ir.Operation) -> ir.Operation | None:
 def root_operands(root: ir.Operation) -> list[int]:
     """For each operand of a root, the number of the fused op's operand."""
     return [ir.BlockArgument(v).arg_number for v in root.operands]
+
+
+def operand_sum(fused: ir.Operation) -> tuple[ir.Operation, int] | None:
+    """The sum of an operand of a kernel's matrix product over the dimension that the product contracts; None without.
+
+    %0 = "gflow.matmul"(%x, %y) : (tensor<64x512xbf16>, tensor<512x32xbf16>) -> tensor<64x32xbf16>
+    %1 = "gflow.convert"(%x) {dtype = "f32"} : …
+    %2 = "gflow.reduce"(%1) {dims = array<i64: 1>, kind = "sum"} : (tensor<64x512xf32>) -> tensor<64xf32>
+
+    Returns the reduction and the number of the product's operand. A reduction is none of these if some result depends
+    on it and on the product: then it is part of the epilogue.
+    """
+    root = root_of(fused)
+    if root is None or root.name != "gflow.matmul" or builder.type_of(root.results[0]).rank != 2:
+        return None
+    inner = [view.operation for view in fused.regions[0].blocks[0].operations][:-1]
+    for op in inner:
+        number = _summed_operand(op, root)
+        if number is not None and not _meet(inner, op.results[0], root.results[0]):
+            return op, number
+    return None
+
+
+def _summed_operand(op: ir.Operation, root: ir.Operation) -> int | None:
+    """The number of the product's operand that `op` sums over the contracted dimension; None for another op."""
+    if op.name != "gflow.reduce":
+        return None
+    attrs = read(OPS["reduce"], op.attributes)
+    value = op.operands[0]
+    if not isinstance(value.owner, ir.Block) and value.owner.operation.name == "gflow.convert":
+        value = value.owner.operation.operands[0]
+    for number, contracted in enumerate((1, 0)):
+        if value == root.operands[number] and tuple(attrs["dims"]) == (contracted,):
+            return number if attrs["kind"] == "sum" else None
+    return None
+
+
+def _meet(inner: Sequence[ir.Operation], x: ir.Value, y: ir.Value) -> bool:
+    """Whether an op depends on both values. inner: the ops of their block, in order."""
+    of_x, of_y = {x}, {y}
+    for op in inner:
+        for found in (of_x, of_y):
+            if any(v in found for v in op.operands):
+                found |= {*op.results}
+    return not of_x.isdisjoint(of_y)
 
 
 def is_read(value: ir.Value) -> bool:

@@ -127,6 +127,8 @@ class _Region:
         attributes: of the ops: the declared ones, in the order of their declaration; None: an optional one is absent.
         yielded: the values that the region yields.
         key: all of this, to find a region that computes the same.
+        roots: the values that a kernel reads as an additional operand: the results of contractions.
+        left: the numbers of results that another kernel stores.
     """
 
     types: list[TensorType]
@@ -136,6 +138,8 @@ class _Region:
     attributes: list[tuple[Any, ...]]
     yielded: tuple[int, ...]
     key: tuple[Any, ...]
+    roots: frozenset[int] = frozenset()
+    left: frozenset[int] = frozenset()
 
     def read(self, op: int) -> dict[str, Any]:
         """The attributes of an op as plain data."""
@@ -150,9 +154,25 @@ class _Region:
             first -= 1
         return value - first
 
-    def is_root(self, value: int) -> bool:
-        """Whether a value is the result of a contraction."""
-        return self.owners[value] >= 0 and self.names[self.owners[value]] in CONTRACTIONS
+    def after(self, root: int) -> frozenset[int]:
+        """The numbers of the results that depend on a value."""
+        found = {root}
+        for value, owner in enumerate(self.owners):
+            if owner >= 0 and not found.isdisjoint(self.operands[owner]):
+                found.add(value)
+        return frozenset(n for n, v in enumerate(self.yielded) if v in found)
+
+    def part(self, roots: frozenset[int], left: frozenset[int]) -> _Region:
+        """The region without some results, and without the ops that the others do not need."""
+        stack = [v for n, v in enumerate(self.yielded) if n not in left]
+        needed: set[int] = set()
+        while stack:
+            owner = self.owners[value := stack.pop()]
+            if owner >= 0 and value not in roots and owner not in needed:
+                needed.add(owner)
+                stack += self.operands[owner]
+        names = [name if n in needed else "" for n, name in enumerate(self.names)]
+        return replace(self, names=names, roots=roots, left=left)
 
 
 def _read_region(op: ir.Operation) -> _Region:
@@ -184,7 +204,10 @@ def _read_region(op: ir.Operation) -> _Region:
     yielded = tuple([number[v] for v in last.operation.operands])
     key = tuple(kinds), tuple(names), tuple(operands), tuple(attributes), yielded
     types = [tensor_type(kind) for kind in kinds]
-    return _Region(types, owners, names, operands, attributes, yielded, key)
+    roots = frozenset(
+        v for v, owner in enumerate(owners) if owner >= 0 and names[owner] in CONTRACTIONS
+    )
+    return _Region(types, owners, names, operands, attributes, yielded, key, roots)
 
 
 class _Describer:
@@ -243,7 +266,7 @@ class _Describer:
         if owner < 0:
             return self.load(value, ty.dtype, self.strides(ty.shape, self.inputs[value], dim_map))
         name, operands = region.names[owner], region.operands[owner]
-        if name in CONTRACTIONS or (name == "reshape" and region.is_root(operands[0])):
+        if value in region.roots or (name == "reshape" and operands[0] in region.roots):
             # the contraction's result, or a reshape of it: an additional, row-major operand
             strides = self.strides(ty.shape, row_major_strides(ty.shape), dim_map)
             return self.load(len(self.inputs), ty.dtype, strides)
@@ -399,8 +422,12 @@ def _index_space(region: _Region) -> tuple[tuple[int, ...], frozenset[int]]:
             return space, frozenset({len(space) - 1})
         if name == "softmax_runs":
             return region.types[operands[0]].shape, frozenset()
-    shapes = [region.types[v].shape for v in region.yielded if not region.is_root(v)]
-    return max(shapes, key=lambda s: (TensorType(s, "i1").numel, len(s))), frozenset()
+    shapes = [
+        region.types[v].shape
+        for n, v in enumerate(region.yielded)
+        if v not in region.roots and n not in region.left
+    ]
+    return max(shapes, key=lambda s: (prod(s), len(s)), default=()), frozenset()
 
 
 def describe(
@@ -422,6 +449,28 @@ def describe(
     return _described(_read_region(op), inputs, outputs)
 
 
+def describe_apart(
+    op: ir.Operation,
+    value: ir.Value,
+    inputs: Sequence[tuple[int, ...]],
+    outputs: Sequence[tuple[int, ...]],
+) -> tuple[Kernel, Kernel]:
+    """Two kernels of a `gflow.fused` op: of the results that don't depend on `value`, a value of its region, and of
+    those that do.
+
+    In the second, `value` is a load, numbered as an additional operand. The other arguments are those of `describe`.
+    """
+    region = _read_region(op)
+    *inner, _ = op.regions[0].blocks[0].operations
+    made = [r for view in inner for r in view.operation.results]
+    root = len(op.operands) + made.index(value)
+    after = region.after(root)
+    others = frozenset(range(len(region.yielded))) - after
+    parts = region.part(region.roots, after), region.part(frozenset({root}), others)
+    own, apart = (_described(part, inputs, outputs) for part in parts)
+    return own, apart
+
+
 def _described(
     region: _Region, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]]
 ) -> Kernel:
@@ -431,7 +480,7 @@ def _described(
     kept_shape = tuple(d.space[i] for i in range(len(d.space)) if i not in d.reduced)
     stores = []
     for i, (value, own) in enumerate(zip(region.yielded, outputs)):
-        if region.is_root(value):
+        if value in region.roots or i in region.left:
             continue
         ty, owner = region.types[value], region.owners[value]
         if owner >= 0 and region.names[owner] == "partial_sums":

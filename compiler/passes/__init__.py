@@ -8,6 +8,7 @@ distribution/   SPMD partitioning: a program over global values becomes the prog
 engines/        partitioning of a program between gflow and another engine
 freezing/       frozen parameters: values that depend only on them are computed once
 fusion/         which ops share a kernel: the passes that decide it, and their parts
+joining/        kernels that become part of another that has their values
 layout/         passes that choose memory layouts of tensors, and move ops that only change layouts
 memory/         memory planning: copies, places, scratch, and the verification of the plan
 recomputation/  recomputation: of marked modules, and under a memory budget

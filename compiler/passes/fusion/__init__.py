@@ -9,10 +9,7 @@ groups           groups: sets of ops that become kernels, and which ops may shar
 grow             growing groups op by op, then joining groups that read the same data
 hoist            pointwise kernels that read arguments alone run first, next to each other, so that they can
                  share launches
-join_columns     reduces columns in the product that computes them
-join_reductions  computes column sums in the row kernel that reads the same values
 merge_updates    runs the updates of all parameters in few kernels, after the last gradient is known
-region           a kernel under construction, for passes that join kernels
 softmax_forms    how values over a matrix of scores depend on the scores
 split_softmax    softmax over long rows of a product without passes over whole rows
 parts            the first part of a kernel that reduces: up to a value that is stored, and that the rest goes

@@ -58,6 +58,7 @@ class Epilogue(Following):
         comment: the op's text, for readers of the source.
         label: for profiles.
         ops: the names of its ops, for the kernel's name.
+        sums: what follows the sums of an operand; None without.
     """
 
     loads: list[Place]
@@ -65,8 +66,16 @@ class Epilogue(Following):
     label: str
     comment: Callable[[], str] | None = None
     ops: tuple[str, ...] = ()
+    sums: AfterSums | None = None
 
-    def emit(self, params: Parameters, tile: Tile, acc: str, used: set[str]) -> list[str]:
+    def emit(
+        self,
+        params: Parameters,
+        tile: Tile,
+        acc: str,
+        used: set[str],
+        numbers: dict[str, dict[tuple[Any, ...], str]] | None = None,
+    ) -> list[str]:
         """The lines that compute and store the epilogue.
 
         Args:
@@ -74,15 +83,29 @@ class Epilogue(Following):
             tile: the tile of the contraction's result.
             acc: the variable of the tile, in the accumulator's type.
             used: the device functions that are called are added to it.
+            numbers: the names of operands and constants of another epilogue in the kernel, to which those of this one
+                are added.
 
         Raises:
             CannotLower: the epilogue has a reduction.
         """
         lines: list[str] = []
-        numbers: dict[str, dict[tuple[Any, ...], str]] = {}
+        numbers = {} if numbers is None else numbers
         for k in self.kernels:
             _Writer(k, self, params, tile, acc, used, lines, numbers).write()
         return lines
+
+
+@dataclass
+class AfterSums:
+    """The epilogue of the sums of a product's operand over K.
+
+    operand: its number: 0 is summed by rows, 1 by columns. count: the number of sums.
+    """
+
+    operand: int
+    count: int
+    epilogue: Epilogue
 
 
 class _Writer(dag.Frame):
@@ -321,6 +344,13 @@ def follow(b: Builder, o: Op, c: Contraction) -> tuple[Op, Epilogue]:
     """
     places = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
     f, text = c.following, lambda: readable(o.op)
+    sums = None
+    if c.sums is not None:
+        s = c.sums.following
+        count = c.types[c.sums.operand].shape[c.sums.operand]
+        sums = AfterSums(
+            c.sums.operand, count, Epilogue(s.kernels, s.operands, *places, b.label(o), text)
+        )
     if c.op is o.op:
         return o, Epilogue(f.kernels, f.operands, *places, b.label(o), text)
     value = len(b.body.types)
@@ -334,4 +364,4 @@ def follow(b: Builder, o: Op, c: Contraction) -> tuple[Op, Epilogue]:
         if p.operation.name.removeprefix("gflow.") not in _UNTOLD and p.operation.name != c.op.name
     )
     alone = Op(o.index, c.op, c.name, [*c.operands], [value])
-    return alone, Epilogue(f.kernels, f.operands, *places, b.label(o), text, names)
+    return alone, Epilogue(f.kernels, f.operands, *places, b.label(o), text, names, sums)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from gflow.compiler.kernel.selection.choice import Choice
 from gflow.compiler.kernel.selection.gpu.product.contraction import (
     SUMS,
     partial_sums,
+    scratch_of_parts,
     tile_of,
     with_following,
 )
@@ -30,7 +31,8 @@ from ..language.expressions import triton_type
 from ..language.parameters import Parameters, indented
 from ..language.signature import add_kernel
 from ..program_builder import Builder
-from .epilogue import Epilogue
+from .epilogue import AfterSums, Epilogue
+from .operand_sums import after_sums, summed
 from .output_tile import Axis, Tile
 from .split_k import total
 
@@ -111,12 +113,20 @@ def add(b: Builder, f: Frame, epilogue: Epilogue, choice: Choice, reserved: int 
         _launch(b, f, epilogue, 1, tile)
         return
     sums = partial_sums(f.result, f.dtype)
-    scratch = b.scratch(reserved + sums.nbytes * splits)
+    s = epilogue.sums
+    scratch = b.scratch(
+        reserved + scratch_of_parts(f.result, f.dtype, splits, 0 if s is None else s.count)
+    )
     scratch = scratch._replace(offset=scratch.offset + reserved)
+    behind = scratch._replace(offset=scratch.offset + splits * sums.nbytes)
     part = stored(sums, row_major_strides(sums.shape))
     to_parts = Epilogue([part], 0, [], [scratch], epilogue.label, epilogue.comment)
+    if s is not None:
+        own = stored(TensorType((s.count,), "f32"), (1,), number=1)
+        stores = Epilogue([own], 0, [], [scratch, behind], epilogue.label)
+        to_parts.sums = AfterSums(s.operand, s.count, stores)
     _launch(b, f, to_parts, splits, tile)
-    total(b, sums, scratch, splits, f.result, epilogue)
+    total(b, sums, scratch, splits, f.result, epilogue, behind)
 
 
 def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chosen) -> None:
@@ -127,7 +137,10 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
     sums = p.kind == "sums"
     model = with_following(p, epilogue, splits)
     whole = sums or not (model.live or f.descriptors == "PERSISTENT")
-    after = _after(f, epilogue, params, used, whole)
+    numbers: dict[str, dict[tuple[Any, ...], str]] = {}
+    s = epilogue.sums
+    of_sums = [] if s is None else after_sums(s, params, used, numbers, (f.rows, f.cols))
+    after = _after(f, epilogue, params, used, whole, numbers)
     span, loop = [], f"for step in range(0, {f.count}):"
     if split:
         # each part of K has its own partial sums
@@ -136,6 +149,8 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
         far = f.result.numel * splits >= WIDE
         part = "tl.program_id(1).to(tl.int64)" if far else "tl.program_id(1)"
         after = [f"out0 += {part} * {numel}", *after]
+        if s is not None:
+            of_sums = [f"out1 += {part} * {params.number('sums_numel', s.count)}", *of_sums]
         span = [
             f"share = tl.cdiv({f.count}, {many})",
             "first_step = tl.program_id(1) * share",
@@ -145,15 +160,15 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
     acc = triton_type(SUMS[f.dtype])
     block = "(BLOCK_M, BLOCK_K, BLOCK_N)" if sums else "(BLOCK_M, BLOCK_N)"
     cols_tiles = f.cols_tiles.format(cols=f.cols)
+    step = [*f.load, *_product(f, sums, acc)]
+    loops = [loop, *indented(step)]
     tile = [
         *_place(f),
         *f.columns,
         *f.setup,
         *span,
         f"acc = tl.full({block}, 0, {acc})",
-        loop,
-        *indented(f.load),
-        *indented(_product(f, sums, acc)),
+        *(loops if s is None else summed(s, loop, step, of_sums, triton_type(f.dtype))),
         *(["acc = tl.sum(acc, axis=1)"] if sums else []),
         *after,
     ]  # fmt: skip
@@ -228,12 +243,17 @@ def _walk(f: Frame, tile: Sequence[str]) -> list[str]:
 
 
 def _after(
-    f: Frame, epilogue: Epilogue, params: Parameters, used: set[str], whole: bool
+    f: Frame,
+    epilogue: Epilogue,
+    params: Parameters,
+    used: set[str],
+    whole: bool,
+    numbers: dict[str, dict[tuple[Any, ...], str]],
 ) -> list[str]:
     """Lines of the epilogue: on the whole tile, or on one part of its columns after the other, to save registers."""
     if whole:
         axes = f.axes if f.problem.kind != "sums" else tuple(replace(a, fours=None) for a in f.axes)
-        return epilogue.emit(params, Tile(axes, f.masks), "acc", used)
+        return epilogue.emit(params, Tile(axes, f.masks), "acc", used, numbers)
     used.add("gf_columns")
     width = "BLOCK_N // PARTS"
 
@@ -257,7 +277,7 @@ def _after(
             [
                 *columns,
                 "piece = gf_columns(acc, part, PARTS)",
-                *epilogue.emit(params, tile, "piece", used),
+                *epilogue.emit(params, tile, "piece", used, numbers),
             ]
         ),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.registers import register_dtype
@@ -16,6 +17,7 @@ from ..language.parameters import Parameters
 from ..language.signature import add_kernel
 from ..program_builder import Builder
 from .epilogue import Epilogue
+from .operand_sums import total_of_parts
 from .output_tile import Axis, Tile
 
 #: the partial sums that are loaded at a time
@@ -31,9 +33,18 @@ def _sum(names: list[str]) -> str:
 
 
 def total(
-    b: Builder, part: TensorType, at: Place, splits: int, result: TensorType, epilogue: Epilogue
+    b: Builder,
+    part: TensorType,
+    at: Place,
+    splits: int,
+    result: TensorType,
+    epilogue: Epilogue,
+    of_sums: Place | None = None,
 ) -> None:
-    """Add the launch that adds `splits` dense tensors at `at` in a fixed order, and computes the epilogue."""
+    """Add the launch that adds `splits` dense tensors at `at` in a fixed order, and computes the epilogue.
+
+    of_sums: the partial sums of an operand, if the epilogue has any.
+    """
     width = result.shape[-1] if result.rank else 1
     params = Parameters()
     params.pointer("partial", part.dtype, at)
@@ -73,7 +84,11 @@ def total(
     else:
         lines.append(f"acc = tl.load(partial + at, mask=inside, other=0).to({acc})")
     used: set[str] = set()
-    lines += epilogue.emit(params, tile, "acc", used)
+    numbers: dict[str, dict[tuple[Any, ...], str]] = {}
+    if epilogue.sums is not None and of_sums is not None:
+        params.pointer("of_sums", "f32", of_sums)
+        lines += total_of_parts(epilogue.sums, params, used, numbers)
+    lines += epilogue.emit(params, tile, "acc", used, numbers)
     run = epilogue.run()
     configs = b.ways(total_configs(result, run))
     b.choice.check(

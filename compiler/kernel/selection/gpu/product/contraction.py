@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from gflow.compiler.ir.fused import CONTRACTIONS, root_of, root_operands
+from gflow.compiler.ir.fused import CONTRACTIONS, operand_sum, root_of, root_operands
 from gflow.compiler.ir.ssa import Body, Op
 from gflow.compiler.ir.views import Layout, row_of
 from gflow.compiler.targets import Target
@@ -60,6 +60,19 @@ def total_configs(result: TensorType, run: int = 1) -> list[TritonConfig]:
 
 
 @record
+class OperandSums:
+    """The sums of a product's operand over the contracted dimension, and what follows them.
+
+    Attributes:
+        operand: its number: 0 is summed by rows, 1 by columns.
+        following: the epilogue of the sums, over one dimension.
+    """
+
+    operand: int
+    following: Following
+
+
+@record
 class Contraction:
     """A contraction and its epilogue.
 
@@ -73,6 +86,7 @@ class Contraction:
         following: its epilogue.
         widths: for each operand, the elements of a padded row, all of which may be read; 0: rows are not padded.
         scale: the value number of the scale of a `gflow.scaled_matmul`; -1 without one.
+        sums: the sums of an operand that its kernel computes as well; None without.
     """
 
     name: str
@@ -84,6 +98,7 @@ class Contraction:
     following: Following
     widths: tuple[int, int] = (0, 0)
     scale: int = -1
+    sums: OperandSums | None = None
 
     @property
     def result(self) -> TensorType:
@@ -102,11 +117,16 @@ def contraction_of(o: Op, body: Body, at: Sequence[Layout]) -> Contraction | Non
     ty = type_of(root.results[0])
     outputs = [at[v].strides for v in o.results]
     rows = [row_of(body, at, v) for v in o.results]
+    sums = None
     if fused:
         inputs = [at[v].strides for v in o.operands]
         read = [row_of(body, at, v) for v in o.operands]
-        kernels = kernels_after(o.op, root, ty, inputs, outputs, (read, rows))
+        summed = operand_sum(o.op)
+        apart = None if summed is None else summed[0].results[0]
+        kernels, after = kernels_after(o.op, root, ty, inputs, outputs, (read, rows), apart)
         following, own = Following(kernels, len(o.operands)), row_major_strides(ty.shape)
+        if summed is not None:
+            sums = OperandSums(summed[1], Following(after, len(o.operands)))
     else:
         following, own = Following([stored(ty, outputs[0], rows=rows)], 0), outputs[0]
     types = (body.types[x], body.types[y], ty)
@@ -114,7 +134,7 @@ def contraction_of(o: Op, body: Body, at: Sequence[Layout]) -> Contraction | Non
     even = (_even(body, at, x), _even(body, at, y), True)
     return Contraction(
         root.name.removeprefix("gflow."), root, (x, y), types, strides, even, following,
-        (_width(body, at, x), _width(body, at, y)), *more,
+        (_width(body, at, x), _width(body, at, y)), more[0] if more else -1, sums,
     )  # fmt: skip
 
 
@@ -145,6 +165,7 @@ def choose_product(
     structure: Hashable,
     reserved: int = 0,
     copies: Mapping[str, Way] = MappingProxyType({}),
+    sums: int = 0,
 ) -> Choice:
     """The choice for a product.
 
@@ -158,11 +179,12 @@ def choose_product(
         structure: a key of the kernel's source, without the epilogue.
         reserved: bytes of scratch that copies of operands take.
         copies: by operand ("a", "b"), the launch parameters of its copy.
+        sums: the number of sums of an operand that it computes.
     """
     splits = splits_of(problem, following, target)
     scratch = reserved
     if splits > 1:
-        scratch = -(-(reserved + partial_sums(result, dtype).nbytes * splits) // 64) * 64
+        scratch = -(-(reserved + scratch_of_parts(result, dtype, splits, sums)) // 64) * 64
     run = following.run()
     following = followed_by(splits, following, result, dtype)
     model = with_following(problem, following, splits)
@@ -216,6 +238,11 @@ def partial_sums(result: TensorType, dtype: str) -> TensorType:
     """The type of the partial sums of split-K. dtype: of the operands."""
     kind = SUMS[dtype]
     return TensorType(result.shape, kind if kind in ("f32", "f64") else "i64")
+
+
+def scratch_of_parts(result: TensorType, dtype: str, splits: int, sums: int) -> int:
+    """The bytes of the partial sums of split-K, and behind them of those of an operand. dtype: of the operands."""
+    return splits * (partial_sums(result, dtype).nbytes + TensorType((sums,), "f32").nbytes)
 
 
 def with_following(p: Problem, following: Following, splits: int) -> Problem:

@@ -8,10 +8,19 @@ from math import lcm, prod
 
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
-from gflow.dialects.types import TensorType, row_major_strides
+from gflow.dialects.types import TensorType, row_major_strides, type_of
 
 from .....ir.views import Row
-from ....description import APART, Access, Kernel, Node, describe, simplify, with_rows
+from ....description import (
+    APART,
+    Access,
+    Kernel,
+    Node,
+    describe,
+    describe_apart,
+    simplify,
+    with_rows,
+)
 from ....sizes import power_of_two
 from ..region.block_sizes import covers
 from .operands import stride_class
@@ -186,8 +195,9 @@ def kernels_after(
     inputs: Sequence[tuple[int, ...]],
     outputs: Sequence[tuple[int, ...]],
     rows: tuple[Sequence[Row | None], Sequence[Row | None]] = ((), ()),
-) -> list[Kernel]:
-    """The kernels of a fused op's epilogue.
+    apart: ir.Value | None = None,
+) -> tuple[list[Kernel], list[Kernel]]:
+    """The kernels of a fused op's epilogue, and those after the sums of an operand.
 
     Args:
         fused: the fused op.
@@ -195,11 +205,20 @@ def kernels_after(
         ty: the type of the contraction's result.
         inputs, outputs: the strides of operands and results, in elements.
         rows: for each operand, and for each result, its padded row, or None.
+        apart: the sums of an operand (`ir.fused.operand_sum`); None without.
     """
-    k = with_rows(describe(fused, inputs, outputs), *rows)
+    sums: list[Kernel] = []
+    if apart is None:
+        k = describe(fused, inputs, outputs)
+    else:
+        k, of_sums = describe_apart(fused, apart, inputs, outputs)
+        sums += [of_sums] if of_sums.stores else []
+    k = with_rows(k, *rows)
     kernels = [k] if k.stores else []
     yielded = root.block.operations[-1].operation.operands
     for n, v in enumerate(yielded):
         if v == root.results[0]:
             kernels.append(stored(ty, outputs[n], len(inputs), n, rows[1]))
-    return kernels
+        elif apart is not None and v == apart:
+            sums.append(stored(type_of(apart), outputs[n], len(inputs), n))
+    return kernels, sums

@@ -39,6 +39,7 @@ class Product:
         m, n, k: the sizes of each product.
         problem: the sizes for the cost model, without the epilogue.
         reserved: bytes of scratch that copies of operands take.
+        summed: the operand whose sums over K its kernel computes as well, "a" (by rows) or "b" (by columns); "": none.
     """
 
     x: Operand
@@ -49,11 +50,17 @@ class Product:
     k: int
     problem: Problem
     reserved: int = 0
+    summed: Literal["", "a", "b"] = ""
 
     @property
     def count(self) -> int:
         """The number of products in the batch."""
         return self.problem.batch
+
+    @property
+    def sums(self) -> int:
+        """The number of sums of an operand."""
+        return {"": 0, "a": self.m, "b": self.n}[self.summed]
 
     @property
     def gather(self) -> bool:
@@ -104,7 +111,8 @@ class Product:
         able = self.problem.kind == "cores" and target.has(TMA)
         if self.gather or not (upright and x.even and y.even and able):
             return ""
-        return "DESCRIPTORS" if self.dims else "PERSISTENT"
+        # programs that sum an operand have a loop of their own
+        return "DESCRIPTORS" if self.dims or self.summed else "PERSISTENT"
 
     def posed(self, target: Target) -> Problem:
         """The problem with the properties of the operands' loads filled in."""
@@ -162,6 +170,8 @@ def product_of_matmul(c: Contraction, tf32: bool, target: Target) -> Product:
     y = Operand(ty.dtype, sy[:-2], sy[-2], sy[-1], c.even[1], c.widths[1])
     sizes = tx.shape[-2], ty.shape[-1], tx.shape[-1]
     found = product_of(x, y, tz.shape[:-2], sizes, tf32, target)
+    if c.sums is not None:
+        found = replace(found, summed="b" if c.sums.operand else "a")
     return found if c.scale < 0 else replace(found, problem=replace(found.problem, scaled=True))
 
 
@@ -180,9 +190,9 @@ def choose_matmul(c: Contraction, tf32: bool, target: Target, used: Used) -> Cho
     tf32: whether float32 products may use TF32. used: the tiles of earlier products, which are chosen again where they
     are nearly as fast.
     """
-    return choose(
-        product_of_matmul(c, tf32, target), c.following, c.result, target, used, (c.name, tf32)
-    )
+    p = product_of_matmul(c, tf32, target)
+    sums = None if c.sums is None else (p.summed, c.sums.following.structure())
+    return choose(p, c.following, c.result, target, used, (c.name, tf32, sums))
 
 
 def choose(
@@ -206,8 +216,8 @@ def choose(
     widths = x.width > 0, y.width > 0
     known = (structure, x.dtype, y.dtype, result.dtype, p.problem.kind, *walks, p.wide, widths)
     return choose_product(
-        p.posed(target), following, result, x.dtype, target, used, known, p.reserved, copies=copies
-    )
+        p.posed(target), following, result, x.dtype, target, used, known, p.reserved, copies=copies, sums=p.sums,
+    )  # fmt: skip
 
 
 def copy_way(copy: Copy, target: Target) -> Way:

@@ -31,6 +31,7 @@ from .convolution import (
     direct_product,
     kind_of_convolution,
 )
+from .epilogue import Following
 from .matmul import Product, copied_operands, kind_of_matmul, product_of_matmul
 from .operands import stride_class
 from .tiles import Problem, together
@@ -125,8 +126,7 @@ def _depthwise(c: Contraction, g: Convolution, target: Target) -> Member | None:
     walks = g.x.strides, g.y.strides, g.stride, g.padding, g.dilation
     text = (
         "depthwise", choice.text(), g.kernel, *(t.dtype for t in c.types), *map(stride_class, walks),
-        tuple(map(_factor, (*g.x.strides, *g.y.strides, g.c))), c.following.structure(),
-        tuple(map(_positions, c.following.kernels)),
+        tuple(map(_factor, (*g.x.strides, *g.y.strides, g.c))), *_source(c.following),
     )  # fmt: skip
     return Member(text, None, alone, _parameters(c), choice, programs, each)
 
@@ -135,11 +135,16 @@ def _text(p: Product, c: Contraction) -> tuple[Hashable, ...]:
     x, y = p.x, p.y
     walks = [(x.rows, x.cols), (y.rows, y.cols)]
     numbers = p.m, p.n, *walks[0], *walks[1]
+    after = () if c.sums is None else (p.summed, *_source(c.sums.following))
     return (
         c.name, x.dtype, y.dtype, c.result.dtype, *map(stride_class, walks), p.wide, x.width > 0, y.width > 0,
-        tuple(map(_factor, numbers)), gcd(p.k, _LONGEST_STEP), c.following.structure(),
-        tuple(map(_positions, c.following.kernels)),
+        tuple(map(_factor, numbers)), gcd(p.k, _LONGEST_STEP), *_source(c.following), after,
     )  # fmt: skip
+
+
+def _source(following: Following) -> tuple[Hashable, ...]:
+    """What the source of an epilogue depends on."""
+    return following.structure(), tuple(map(_positions, following.kernels))
 
 
 def _positions(k: Kernel) -> Hashable:
@@ -155,10 +160,16 @@ def _factor(number: int) -> int:
 
 def _parameters(c: Contraction) -> int:
     """An upper bound of the bytes of a product's kernel arguments: pointers, strides, sizes, constants."""
-    accesses = sum(len(k.loads) + len(k.stores) for k in c.following.kernels)
-    numbers = 2 * (accesses + len(c.following.kernels)) + 7
-    constants = sum(n.op not in OPS for k in c.following.kernels for n in k.nodes)
-    return _POINTER * (2 + accesses + constants) + _NUMBER * (numbers + 1)
+    kernels = [*c.following.kernels, *(c.sums.following.kernels if c.sums else ())]
+    accesses = [a for k in kernels for a in (*k.loads, *k.stores)]
+    # an operand has one pointer, however often it is read; strides of 0 and 1 are literals
+    pointers = len({a.operand for k in kernels for a in k.loads}) + sum(
+        len(k.stores) for k in kernels
+    )
+    walks = [*(a.strides for a in accesses), *(w for k in kernels for w in k.indices)]
+    numbers = sum(s not in (0, 1) for w in walks for s in w) + 2 * len(kernels) + 7
+    constants = sum(n.op not in OPS and n.op != "load" for k in kernels for n in k.nodes)
+    return _POINTER * (2 + pointers + constants) + _NUMBER * (numbers + 1)
 
 
 def seconds_of(members: Sequence[Member], target: Target) -> float | None:

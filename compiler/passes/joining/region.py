@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gflow.compiler.ir.ssa import clone_into
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import TensorType
@@ -40,3 +41,12 @@ class Region:
 def ops_inside(fused: ir.Operation) -> list[ir.Operation]:
     """The ops in a fused op's region, its terminator last."""
     return [view.operation for view in fused.regions[0].blocks[0].operations]
+
+
+def cloned(region: Region, fused: ir.Operation) -> dict[ir.Value, ir.Value]:
+    """Copy the ops of a fused op into another's region. Returns what its results are there."""
+    known = region.enter(fused)
+    *inner, end = ops_inside(fused)
+    for op in inner:
+        clone_into(op, known)
+    return {v: known[y] for v, y in zip(fused.results, end.operands)}

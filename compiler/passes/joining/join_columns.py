@@ -68,7 +68,7 @@ from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, row_major_strides, type_of
 
 from ..base import Pass, target_of
-from .region import Region, ops_inside
+from .region import Region, cloned
 
 
 @record
@@ -215,6 +215,8 @@ class _Joining:
         c = contraction_of(p, self.body, self.at)
         if c is None or c.following.whole() > 1 or c.following.run() > 1 or c.result.rank < 2:
             return None
+        if c.sums is not None:
+            return None
         if c.name == "matmul":
             if c.result.rank != 2 or kind_of_matmul(c) != "product":
                 return None
@@ -335,7 +337,7 @@ def _build(body: Body, p: Op, o: Op, rows: Sequence[Op], before: ir.Operation) -
         with ir.InsertionPoint(region.block):
             made: dict[ir.Value, ir.Value] = {}
             if p.name == "fused":
-                made |= _cloned(region, p.op)
+                made |= cloned(region, p.op)
             else:
                 known = {v: region.inside[v] for v in p.op.operands}
                 clone_into(p.op, known)
@@ -343,19 +345,10 @@ def _build(body: Body, p: Op, o: Op, rows: Sequence[Op], before: ir.Operation) -
             region.inside |= made
             for row in rows:
                 clone_into(row.op, region.inside)
-            made |= _cloned(region, o.op)
+            made |= cloned(region, o.op)
             builder.build_op("yield", [made[v] for v in outputs], {}, [])
     for v, new in zip(outputs, region.op.results):
         v.replace_all_uses_with(new)
-
-
-def _cloned(region: Region, fused: ir.Operation) -> dict[ir.Value, ir.Value]:
-    """Copy the ops of a fused op into another's region. Returns what its results are there."""
-    known = region.enter(fused)
-    *inner, end = ops_inside(fused)
-    for op in inner:
-        clone_into(op, known)
-    return {v: known[y] for v, y in zip(fused.results, end.operands)}
 
 
 PASS = Pass("gflow-join-columns", run, JoinColumnsOptions, __doc__ or "")

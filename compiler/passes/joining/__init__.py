@@ -1,0 +1,7 @@
+"""Kernels that fusion has made become part of another that has their values.
+
+join_columns       reduces columns in the product that computes them
+join_operand_sums  sums an operand of a product in the product
+join_reductions    computes column sums in the row kernel that reads the same values
+region             a kernel under construction
+"""
