@@ -1,11 +1,13 @@
 """Mixed precision, on and off: bytes moved, planned memory, step time, and loss curves.
 
-    python -m benchmarks amp [--models NAME,…] [--rounds 5] [--curves] [--json FILE]
+    python -m benchmarks amp [--models NAME,…] [--types TYPE,…] [--peers PEER,…] [--rounds 5] [--threads N] [--curves]
+                             [--json FILE]
 
 Bytes and roofline times are those of `gflow.compiler.ir.cost`. "arena" is the planned memory of all values
 that are no arguments or results; halves of the weights are among them. Step times are of this
-machine's CPU: with Intel AMX it multiplies bfloat16 values, otherwise products are made in float32
-(docs/mixed_precision.md).
+machine's CPU, medians of interleaved samples: with Intel AMX or AVX-512's dot products it multiplies bfloat16 values,
+otherwise products are made in float32 (docs/mixed_precision.md). Peers (eager, compile) take the same step in float32,
+and under `torch.autocast` in bfloat16.
 `--curves`: 50 steps beside an eager loop under `torch.autocast`, and beside float32.
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +23,8 @@ from typing import Any
 import torch
 
 from benchmarks.harness import machine
-from benchmarks.harness.measure import note
+from benchmarks.harness.measure import in_turns, note
+from benchmarks.harness.peers import Step, make_step
 from benchmarks.harness.report import table
 from benchmarks.workloads import mixed_precision
 from benchmarks.workloads.items import ITEMS, loss_of, make_work
@@ -82,21 +85,33 @@ def measure_text(text: str) -> dict[str, Any]:
     }
 
 
-def measure(name: str, rounds: int, quick: bool) -> dict[str, Any]:
-    graphs = {variant: graph_of(name, dtype, quick) for variant, dtype in VARIANTS.items()}
-    seconds: dict[str, list[float]] = {variant: [] for variant in graphs}
-    for graph, inputs in graphs.values():
-        graph(*inputs)
-        graph(*inputs)
-    for _ in range(rounds):
-        for variant, (graph, inputs) in graphs.items():
-            start = time.perf_counter()
-            graph(*inputs)
-            seconds[variant].append(time.perf_counter() - start)
-    return {
-        variant: {**measure_text(graph.ir(generic=True)), "ms": 1e3 * median(seconds[variant])}
-        for variant, (graph, _) in graphs.items()
-    }
+def peer_step(peer: str, name: str, dtype: torch.dtype | None, quick: bool) -> Step:
+    """The training step of a peer, under `torch.autocast` if there is a dtype."""
+    step = make_step(peer, make_work(name, quick))
+
+    def under_autocast() -> Any:
+        with torch.autocast("cpu", dtype):
+            return step()
+
+    return step if dtype is None else under_autocast
+
+
+def measure(
+    name: str, rounds: int, quick: bool, variants: list[str], peers: list[str]
+) -> dict[str, Any]:
+    graphs = {variant: graph_of(name, VARIANTS[variant], quick) for variant in variants}
+    steps: dict[str, Step] = {v: partial(graph, *inputs) for v, (graph, inputs) in graphs.items()}
+    for peer in peers:
+        steps[peer] = peer_step(peer, name, None, quick)
+        steps[f"{peer}, autocast"] = peer_step(peer, name, torch.bfloat16, quick)
+    for step in steps.values():
+        for _ in range(3):
+            step()
+    samples = in_turns({variant: (step, 1) for variant, step in steps.items()}, rounds)
+    rows: dict[str, Any] = {variant: {"ms": median(times)} for variant, times in samples.items()}
+    for variant, (graph, _) in graphs.items():
+        rows[variant] |= measure_text(graph.ir(generic=True))
+    return rows
 
 
 def curves(steps: int) -> dict[str, Any]:
@@ -123,28 +138,35 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks amp", description=__doc__)
     training = [i.name for i in ITEMS.values() if i.kind == "training"]
     parser.add_argument("--models", default=",".join(training))
+    parser.add_argument("--types", default=",".join(VARIANTS), help="of gflow's steps")
+    parser.add_argument("--peers", default="eager", help="eager, compile, or none (an empty text)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=0, help="0: those of PyTorch")
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run?")
     parser.add_argument("--curves", action="store_true", help="loss curves, too")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
+    if args.threads:
+        torch.set_num_threads(args.threads)
     result: dict[str, Any] = {"machine": machine.describe(), "quick": args.quick, "rows": {}}
+    result["threads"] = torch.get_num_threads()
     lines: list[tuple[str, ...]] = []
+    variants, peers = args.types.split(","), [p for p in args.peers.split(",") if p]
     for name in args.models.split(","):
         note(ITEMS[name].description)
-        rows = result["rows"][name] = measure(name, args.rounds, args.quick)
+        rows = measure(name, args.rounds, args.quick, variants, peers)
+        result["rows"][name] = rows
+        whole = rows["float32"]["ms"] if "float32" in rows else float("nan")
         for variant, row in rows.items():
-            lines.append(
-                (
-                    name,
-                    variant,
-                    f"{row['bytes'] / 1e6:.0f}",
-                    f"{row['arena'] / 1e6:.1f}",
-                    f"{row['ms']:.1f}",
-                    *(f"{row['roofline_ms'][d]:.2f}" for d in _DEVICES),
-                )
-            )
-    heads = ("model", "type", "MB moved", "arena MB", "ms here", *(f"{d} ms" for d in _DEVICES))
+            moved = f"{row['bytes'] / 1e6:.0f}" if "bytes" in row else ""
+            arena = f"{row['arena'] / 1e6:.1f}" if "arena" in row else ""
+            there = [
+                f"{row['roofline_ms'][d]:.2f}" if "roofline_ms" in row else "" for d in _DEVICES
+            ]
+            times = f"{row['ms']:.1f}", f"{whole / row['ms']:.2f}"
+            lines.append((name, variant, moved, arena, *times, *there))
+    devices = (f"{d} ms" for d in _DEVICES)
+    heads = ("model", "type", "MB moved", "arena MB", "ms here", "float32 / it", *devices)
     print(table(heads, lines))
     if args.curves:
         result["curves"] = curves(50)
