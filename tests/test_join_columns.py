@@ -14,7 +14,9 @@ from triton_interpreter import run_program
 import gflow
 from gflow.compiler import CompileOptions
 from gflow.compiler.driver.compile import compile_module
+from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
 from gflow.compiler.kernel.selection.gpu.product import contraction
+from gflow.compiler.targets import parse_target
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import Program
@@ -167,6 +169,22 @@ def test_reductions_of_a_product(
     unit = 2e-6 if dtype == "f32" else 2e-2
     for w, g in zip(want, got, strict=True):
         torch.testing.assert_close(g.double(), w, rtol=unit, atol=unit * 4)
+
+
+@pytest.mark.parametrize(
+    ("target", "joins"), [("cuda:90", True), ("cuda:80", True), ("hip:gfx942", False)]
+)
+def test_tiles_fit_the_device(target: str, joins: bool) -> None:
+    """1,024 rows of operands fill more than the 64 KiB that a block of an MI300X has."""
+    text = column(1024, 32, 192).replace(" {", ' attributes {gflow.tf32 = ["matmul"]} {', 1)
+    with CONTEXT:
+        program = compile_module(ir.Module.parse(text), CompileOptions(target=target))
+    assert bool(joined(program)) == joins
+    add_device_code(program)
+    device = parse_target(target).device
+    for key, code in program.device_code.items():
+        assert code.shared <= device.shared_memory, key
+        assert not code.spills, key
 
 
 def test_what_reads_the_result_elsewhere_stays_apart() -> None:

@@ -141,7 +141,7 @@ def candidates(p: Problem, target: Target) -> list[Tile]:
         t = replace(t, parts=_parts(p, t, target))
         if _shared(t, p.item, d) > d.shared_memory:
             t = replace(t, stages=2)
-        fits = _shared(t, p.item, d) <= d.shared_memory and holds(p, t, target)
+        fits = holds(p, t, target)
         too_large = (t.m >= 2 * p.m and t.m > 16) or (t.n >= 2 * p.n and t.n > 16)
         whole = t.m % p.rows == 0 and t.n // t.parts % p.columns == 0
         if fits and not too_large and t not in fitting and whole:
@@ -181,20 +181,20 @@ _PARTS, _NARROW = (1, 2, 4, 8), 16
 
 
 def registers(p: Problem, t: Tile, target: Target) -> float:
-    """The registers of a thread: its accumulators, and the epilogue on one piece of the tile."""
+    """The registers of a thread: its accumulators, and the greater of operands in the loop and of the epilogue on one
+    piece of the tile, which follows the loop."""
     each = t.m * t.n / (WARP * t.warps) * (2 if p.kind == "double" else 1)
-    others = (
-        _OTHERS
-        + (_FRAGMENTS if not target.has(MMA_SHARED) else 0)
-        + (_WALK if t.descriptors else 0)
-    )
-    return each + p.live * each / t.parts + others
+    others = _OTHERS + (_WALK if t.descriptors else 0)
+    fragments = 0 if target.has(MMA_SHARED) else _FRAGMENTS
+    return each + max(fragments, p.live * each / t.parts) + others
 
 
 def holds(p: Problem, t: Tile, target: Target) -> bool:
-    """Whether a tile and its epilogue fit into the registers that a thread of the launch can have."""
+    """Whether a tile fits into shared memory, and with its epilogue into the registers that a thread of the launch can
+    have."""
     d = target.device
-    return registers(p, t, target) <= min(d.thread_registers, d.registers // (WARP * t.warps))
+    most = min(d.thread_registers, d.registers // (WARP * t.warps))
+    return registers(p, t, target) <= most and _shared(t, p.item, d) <= d.shared_memory
 
 
 def _parts(p: Problem, t: Tile, target: Target) -> int:
