@@ -688,7 +688,7 @@ class Reads:
         self._add("attribute", kind, "__mro__", kind.__mro__, kind.__qualname__)
         for name in () if _of_library(module_of(kind)) else _DESCRIBING & self._own_names:
             self._add("attribute", kind, name, getattr(kind, name), f"{kind.__qualname__}.{name}")
-        if getattr(kind, "_is_protocol", False) and not _CLASSES.isdisjoint(self.names):
+        if _is_protocol(kind) and not _CLASSES.isdisjoint(self.names):
             self._asked.update(
                 n for n in (*vars(kind), *inspect.get_annotations(kind)) if n[:1] != "_"
             )
@@ -849,3 +849,11 @@ def roots_of(
     target = vars(graph).get("_target")
     if target is not None:
         yield getattr(target, "__name__", "function"), target
+
+
+def _is_protocol(kind: type) -> bool:
+    """Whether a class is a protocol, without the code of its metaclass, which may refuse names."""
+    return next((bool(vars(c)[_MARK]) for c in kind.__mro__ if _MARK in vars(c)), False)
+
+
+_MARK = "_is_protocol"
