@@ -891,3 +891,22 @@ def test_containers_that_do_not_say_what_they_hold() -> None:
         list.__setitem__(model.items, 0, value)
         assert run(torch.ones(2)).tolist() == [value + 3.0] * 2
     assert len(run.explain_recompiles()) == 2
+
+
+class _Refusing(type):
+    """As libraries of type hints have: a name that the class lacks is an error that is no AttributeError."""
+
+    def __getattr__(cls, name: str) -> Any:
+        raise AssertionError(name)
+
+
+class _Checked(metaclass=_Refusing):
+    scale = 2.0
+
+
+def test_a_class_that_refuses_names() -> None:
+    graph = nn.Graph.trace(lambda x: x * _Checked.scale)
+    x = torch.ones(2)
+    torch.testing.assert_close(graph(x), x * 2)
+    _Checked.scale = 3.0
+    torch.testing.assert_close(graph(x), x * 3)

@@ -33,6 +33,8 @@ _WRITING = {"repr", "str", "format", "print", "f-string"}
 DESCRIBING = {"__name__", "__qualname__", "__doc__"}
 #: functions that ask an abstract class for the classes that are registered with it
 _CLASSES = {"isinstance", "issubclass"}
+#: the attribute by which `typing` marks protocols
+_PROTOCOL = "_is_protocol"
 #: attributes of the class of graphs
 _OF_GRAPHS = ("_state", "config", "_seen")
 
@@ -96,7 +98,7 @@ def read_class(r: Reach, kind: type, path: str) -> None:
     r.add("attribute", kind, "__mro__", kind.__mro__, kind.__qualname__)
     for name in () if of_library(module_of(kind)) else DESCRIBING & r.own_names:
         r.add("attribute", kind, name, getattr(kind, name), f"{kind.__qualname__}.{name}")
-    if getattr(kind, "_is_protocol", False) and not _CLASSES.isdisjoint(r.names):
+    if _is_protocol(kind) and not _CLASSES.isdisjoint(r.names):
         r.asked.update(n for n in (*vars(kind), *inspect.get_annotations(kind)) if n[:1] != "_")
     if isinstance(kind, abc.ABCMeta) and not _CLASSES.isdisjoint(r.names):
         read = functools.partial(_registered, kind)
@@ -121,6 +123,11 @@ def read_class(r: Reach, kind: type, path: str) -> None:
                 put = functools.partial(setattr, base, name, part)
                 r.add("call", functools.partial(vars(base).get, name), put, part, where)
             r.visit(part, where)
+
+
+def _is_protocol(kind: type) -> bool:
+    """Whether a class is a protocol, without the code of its metaclass, which may refuse names."""
+    return next((bool(vars(c)[_PROTOCOL]) for c in kind.__mro__ if _PROTOCOL in vars(c)), False)
 
 
 def _registered(kind: abc.ABCMeta) -> tuple[int, ...]:
