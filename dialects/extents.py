@@ -390,6 +390,21 @@ def minimum(a: int, b: int) -> int:
     )
 
 
+def remainder(value: int, by: int) -> int:
+    """value % by at every size.
+
+    Raises:
+        ValueError: it is no polynomial in the size. (The stand-ins are odd, so `n % 2` is 1 for both of them.)
+    """
+    symbol, found = _symbol.get(), value % by
+    if symbol is not None and (varies(value) or varies(by)):
+        for n in symbol.samples:
+            divisor = symbol.at(by, n)
+            if not divisor or symbol.at(found, n) != symbol.at(value, n) % divisor:
+                raise ValueError(f"{symbol.text(value)} % {symbol.text(by)} with {symbol}")
+    return found
+
+
 def is_ordered(*values: int) -> bool:
     """Whether integers are in ascending order at every size."""
     symbol = _symbol.get()

@@ -295,3 +295,16 @@ def test_what_pytorch_computes_by_the_remainder_of_a_size() -> None:
     for n in (12, 13, 4, 3, 5, 7, 14, 2):  # 3 k + 1 is at 4 for k = 1
         x = torch.randn(n, 2)
         torch.testing.assert_close(fast(x), rolled(x))
+
+
+def test_a_shift_that_varies_along_a_fixed_dimension() -> None:
+    """Both stand-ins of a size are odd, so `n % 2` would be 1."""
+    x = torch.arange(12.0).reshape(2, 6)
+
+    def rolled(y: torch.Tensor) -> Any:
+        return torch.roll(x, y.shape[0], 0) + y.sum(), torch.roll(x, (y.shape[0], 1), (1, 0))
+
+    fast: Any = torch.compile(rolled, backend="gflow", dynamic=True)
+    for n in (3, 4, 2, 5, 6, 9):
+        y = torch.ones(n)
+        torch.testing.assert_close(fast(y), rolled(y))

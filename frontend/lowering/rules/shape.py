@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gflow.dialects.extents import is_ordered, is_sum, minimum, varies
+from gflow.dialects.extents import is_ordered, is_sum, minimum, remainder, varies
 
 from ..dtypes import LoweringError, Unsupported, mlir_dtype, result_dtype
 from ..emitter import Emitter, Value
@@ -322,7 +322,10 @@ def roll(em: Emitter, x: Value, shifts: Any, dims: Any = ()) -> Value:
     for shift, dim in zip(shifts, dims):
         dim = wrap(dim, x.rank)
         size = x.shape[dim]
-        cut = -shift % size
+        try:
+            cut = remainder(-shift, size)
+        except ValueError as error:
+            raise Unsupported(str(error)) from error
         if cut:
             x = em.concatenate([em.slice(x, dim, cut, size), em.slice(x, dim, 0, cut)], dim)
     return x
