@@ -399,8 +399,8 @@ def remainder(value: int, by: int) -> int:
     symbol, found = _symbol.get(), value % by
     if symbol is not None and (varies(value) or varies(by)):
         for n in symbol.samples:
-            divisor = symbol.at(by, n)
-            if not divisor or symbol.at(found, n) != symbol.at(value, n) % divisor:
+            at = symbol.at(by, n)
+            if not at or symbol.at(found, n) != symbol.at(value, n) % at:
                 raise ValueError(f"{symbol.text(value)} % {symbol.text(by)} with {symbol}")
     return found
 
