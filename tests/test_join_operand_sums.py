@@ -9,10 +9,10 @@ import pytest
 import torch
 from codegen_harness import copies
 from ir_interpreter import run_module
+from joined_step import Train, gradients
 from torch import Tensor, nn
 from triton_interpreter import run_program
 
-import gflow
 from gflow.compiler import CompileOptions
 from gflow.compiler.driver.compile import compile_module
 from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
@@ -39,25 +39,6 @@ class Transposed(nn.Module):
         return flat.reshape(*x.shape[:-1], -1)
 
 
-class Train(gflow.nn.Graph):
-    def __init__(self, model: nn.Module, target: str) -> None:
-        super().__init__()
-        self.model = model
-        self.config.compile_options = CompileOptions(target=target)
-        self.add_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
-
-    def build(self, x: Tensor, y: Tensor) -> Tensor:
-        loss = ((self.model(x) - y) ** 2).float().mean()
-        loss.backward()
-        return loss
-
-
-def gradients(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    loss = ((model(x) - y) ** 2).mean()
-    loss.backward()
-    return {n: p.grad.double() for n, p in model.named_parameters() if p.grad is not None}
-
-
 def summing(program: Program) -> list[str]:
     """The names of kernels that sum an operand of a product, or add up such sums."""
     return [k.name for k in program.triton.values() if "ones = tl.full(" in k.source]
@@ -70,7 +51,7 @@ def check(model: nn.Module, shape: tuple[int, ...], outputs: int, target: str) -
     exact = gradients(copy.deepcopy(model).double(), x.double(), y.double())
     eager = gradients(copy.deepcopy(model), x, y)
     before = {n: p.detach().double().clone() for n, p in model.named_parameters()}
-    graph = Train(model, target)
+    graph = Train(model, CompileOptions(target=target))
     graph(x, y)
     unit = torch.finfo(dtype).eps
     for name, want in exact.items():

@@ -10,10 +10,10 @@ import pytest
 import torch
 from codegen_harness import Arg, b, make, reduce, spread
 from ir_interpreter import DTYPES, run_module
+from joined_step import Train, gradients
 from torch import Tensor, nn
 from triton_interpreter import run_program
 
-import gflow
 from gflow.compiler import CompileOptions
 from gflow.compiler.driver.compile import compile_module
 from gflow.compiler.driver.pass_manager import run_pipeline
@@ -32,6 +32,7 @@ SMALL = "gflow-join-reductions{least-rows=8 programs=3 shortest=8}"
 PIPELINE = re.sub(
     r"gflow-join-operand-sums{[^}]*},gflow-join-reductions{[^}]*}", SMALL, pipeline_for("cuda:90")
 )
+OPTIONS = CompileOptions(target="cuda:90", pipeline=PIPELINE)
 CONTEXT = make_context()
 
 
@@ -45,25 +46,6 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
         return h + self.last(self.norm(h))
-
-
-class Train(gflow.nn.Graph):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.config.compile_options = CompileOptions(target="cuda:90", pipeline=PIPELINE)
-        self.add_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
-
-    def build(self, x: Tensor, y: Tensor) -> Tensor:
-        loss = ((self.model(x) - y) ** 2).float().mean()
-        loss.backward()
-        return loss
-
-
-def gradients(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    loss = ((model(x) - y) ** 2).mean()
-    loss.backward()
-    return {n: p.grad.double() for n, p in model.named_parameters() if p.grad is not None}
 
 
 def updates(graph: Train, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Any]:
@@ -81,7 +63,7 @@ def check(model: nn.Module, x: Tensor, y: Tensor) -> Any:
         p.data = (torch.randn(p.shape) * 0.3).to(p.dtype)
     exact = gradients(copy.deepcopy(model).double(), x.double(), y.double())
     eager = gradients(copy.deepcopy(model), x, y)
-    found, program = updates(Train(model), x, y)
+    found, program = updates(Train(model, OPTIONS), x, y)
     unit = torch.finfo(x.dtype).eps
     for name, want in exact.items():
         scale = want.abs().max()

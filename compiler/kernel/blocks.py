@@ -111,7 +111,7 @@ class Strips:
 
     def words(self, channels: int) -> int:
         """The words of an activation's channels at one position."""
-        return channels // 2 if self.precision == BF16 else channels
+        return words_of(channels, self.precision)
 
     def scratch(self, taps: int, channels: int) -> tuple[int, int]:
         """Bytes of scratch of a thread: zeros that padding reads, and the table of a share's rows.
@@ -208,6 +208,11 @@ class Problem:
     def sizes(self) -> tuple[int, int, int, int]:
         """Rows, columns, K and the number of products."""
         return self.rows, self.columns, self.k, self.batch
+
+
+def words_of(channels: int, precision: str) -> int:
+    """The 32-bit words of channels that a direct convolution reads: float32 values, or pairs of bfloat16 values."""
+    return channels // 2 if precision == BF16 else channels
 
 
 def item_of(precision: str) -> int:

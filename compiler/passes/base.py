@@ -35,6 +35,18 @@ def target_of(name: str) -> Target | None:
         raise PassError(str(error)) from None
 
 
+def gpu_of(name: str, why: str) -> Target:
+    """The GPU that an option names. why: what the pass does on GPUs, for messages.
+
+    Raises:
+        PassError: the target is unknown, or no GPU.
+    """
+    target = target_of(name)
+    if target is None or not target.gpu:
+        raise PassError(f"{why} on GPUs: name one as target, such as cuda:90")
+    return target
+
+
 class Kept(Enum):
     """What a pass preserved, as its `rewrite` returns it; None: nothing."""
 

@@ -3,5 +3,5 @@
 join_columns       reduces columns in the product that computes them
 join_operand_sums  sums an operand of a product in the product
 join_reductions    computes column sums in the row kernel that reads the same values
-region             a kernel under construction
+region             a kernel under construction, and the options of passes that build one by the model of tiles
 """

@@ -33,10 +33,10 @@ only if the model of tiles predicts that both together take less time than one a
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 
-from gflow.compiler.ir.errors import CannotLower, PassError
+from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.ir.ssa import Body, Op, clone_into, fused_kind, read_body
 from gflow.compiler.ir.views import Layout, layouts
 from gflow.compiler.kernel.description import Access, Kernel, describe
@@ -60,37 +60,23 @@ from gflow.compiler.kernel.selection.gpu.product.matmul import kind_of_matmul, p
 from gflow.compiler.kernel.selection.gpu.product.tiles import Problem, fastest_tile, holds
 from gflow.compiler.kernel.selection.gpu.region.launches import ways_of_kernel
 from gflow.compiler.kernel.sizes import cdiv, power_of_two
-from gflow.compiler.targets import KINDS, Device, Target
+from gflow.compiler.targets import Device, Target
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.opdef import MIXED_GROUPS
-from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, row_major_strides, type_of
 
-from ..base import Pass, target_of
-from .region import Region, cloned
+from ..base import Pass, gpu_of
+from .region import JoinOptions, Region, cloned, fit_one_kernel
 
 
-@record
-class JoinColumnsOptions:
-    """Options of gflow-join-columns."""
-
-    target: str = field(
-        default="", metadata={"doc": f"the GPU whose tiles are modelled: {', '.join(KINDS)}"}
-    )
-    max_inputs: int = field(default=40, metadata={"doc": "the most operands of one kernel"})
-
-
-def run(function: func.FuncOp, options: JoinColumnsOptions) -> None:
+def run(function: func.FuncOp, options: JoinOptions) -> None:
     """Join column kernels of the function to the contractions that they read, in place.
 
     Raises:
         PassError: the target is unknown, or no GPU.
     """
-    target = target_of(options.target)
-    if target is None or not target.gpu:
-        raise PassError("products reduce columns on GPUs: name one as target, such as cuda:90")
-    joining = _Joining(function, read_body(function), target, options.max_inputs)
+    target = gpu_of(options.target, "products reduce columns")
+    joining = _Joining(function, read_body(function), target, options)
     for o in joining.body.ops:
         if fused_kind(o.op) == "column":
             joining.join(o)
@@ -116,8 +102,10 @@ class _Joining:
         joined: the ops that are joined. They are erased in the end, as layouts are asked of them.
     """
 
-    def __init__(self, function: func.FuncOp, body: Body, target: Target, inputs: int) -> None:
-        self.body, self.target, self.inputs = body, target, inputs
+    def __init__(
+        self, function: func.FuncOp, body: Body, target: Target, options: JoinOptions
+    ) -> None:
+        self.body, self.target, self.options = body, target, options
         self.at: Sequence[Layout] = layouts(function, body)
         self.tf32 = {
             what: tf32_allowed(function, what, target) for what in ("matmul", "convolution")
@@ -205,10 +193,8 @@ class _Joining:
             return False
         if any((a.strides, a.offset) != (dense, 0) for a in k.loads if a.operand in read):
             return False
-        operands = {*_operands(p, o, rows)}
-        results = {v.type for v in (*p.op.results, *o.op.results)}
-        types = max(len({v.type for v in operands}), len(results))
-        return len(operands) <= self.inputs and types <= MIXED_GROUPS
+        results = (*p.op.results, *o.op.results)
+        return fit_one_kernel(_operands(p, o, rows), results, self.options)
 
     def made(self, p: Op) -> _Made | None:
         """The contraction of an op whose tile can have whole columns; None for another op."""
@@ -351,4 +337,4 @@ def _build(body: Body, p: Op, o: Op, rows: Sequence[Op], before: ir.Operation) -
         v.replace_all_uses_with(new)
 
 
-PASS = Pass("gflow-join-columns", run, JoinColumnsOptions, __doc__ or "")
+PASS = Pass("gflow-join-columns", run, JoinOptions, __doc__ or "")

@@ -35,10 +35,9 @@ the model of tiles predicts that the product takes less additional time than it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 
-from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import Body, Op, clone_into, fused_kind, read_body
 from gflow.compiler.ir.views import Layout, layouts
 from gflow.compiler.kernel.dimensions import merged
@@ -49,28 +48,15 @@ from gflow.compiler.kernel.selection.gpu.product.contraction import (
     seconds_alone,
 )
 from gflow.compiler.kernel.selection.gpu.product.matmul import kind_of_matmul, product_of_matmul
-from gflow.compiler.targets import KINDS, Target
+from gflow.compiler.targets import Target
 from gflow.dialects import builder
 from gflow.dialects.attributes import read
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
-from gflow.dialects.records import record
 from gflow.dialects.types import HALVES, type_of
 
-from ..base import Pass, target_of
-from .region import Region, cloned, ops_inside
-
-
-@record
-class JoinOperandSumsOptions:
-    """Options of gflow-join-operand-sums."""
-
-    target: str = field(
-        default="", metadata={"doc": f"the GPU whose tiles are modelled: {', '.join(KINDS)}"}
-    )
-    max_inputs: int = field(default=40, metadata={"doc": "the most operands of one kernel"})
-
+from ..base import Pass, gpu_of
+from .region import JoinOptions, Region, cloned, fit_one_kernel, ops_inside
 
 #: where a matrix lies: base value, offset, and (size, stride) of its columns and of its rows
 _Matrix = tuple[int, int, tuple[int, int], tuple[int, int]]
@@ -94,20 +80,18 @@ class _Sums:
     after: list[ir.Operation]
 
 
-def run(function: func.FuncOp, options: JoinOperandSumsOptions) -> None:
+def run(function: func.FuncOp, options: JoinOptions) -> None:
     """Join column kernels of the function to products that read what they sum, in place.
 
     Raises:
         PassError: the target is unknown, or no GPU.
     """
-    target = target_of(options.target)
-    if target is None or not target.gpu:
-        raise PassError("products sum operands on GPUs: name one as target, such as cuda:90")
+    target = gpu_of(options.target, "products sum operands")
     body = read_body(function)
     found = [s for o in body.ops if (s := _sums(o, body)) is not None]
     if not found:
         return
-    joining = _Joining(function, body, target, options.max_inputs)
+    joining = _Joining(function, body, target, options)
     for s in found:
         joining.join(s)
     for number in sorted(joining.joined, reverse=True):
@@ -159,8 +143,10 @@ class _Joining:
         near: the products, each with the number of an operand, by where the operand lies.
     """
 
-    def __init__(self, function: func.FuncOp, body: Body, target: Target, inputs: int) -> None:
-        self.body, self.target, self.inputs = body, target, inputs
+    def __init__(
+        self, function: func.FuncOp, body: Body, target: Target, options: JoinOptions
+    ) -> None:
+        self.body, self.target, self.options = body, target, options
         self.at: Sequence[Layout] = layouts(function, body)
         self.tf32 = tf32_allowed(function, "matmul", target)
         self.position = list(range(len(body.ops)))
@@ -213,10 +199,8 @@ class _Joining:
 
     def fits(self, p: Op, o: Op) -> bool:
         """Whether one kernel may have the operands and results of both."""
-        operands = {*p.op.operands, *o.op.operands}
-        results = {v.type for v in (*p.op.results, *o.op.results)}
-        types = max(len({v.type for v in operands}), len(results))
-        return len(operands) <= self.inputs and types <= MIXED_GROUPS
+        operands, results = (*p.op.operands, *o.op.operands), (*p.op.results, *o.op.results)
+        return fit_one_kernel(operands, results, self.options)
 
     def place(self, p: Op, o: Op) -> int | None:
         """The op, `p` or `o`, in whose place both can run as one; None: another op is between them."""
@@ -280,4 +264,4 @@ def _summed(region: Region, s: _Sums, number: int) -> dict[ir.Value, ir.Value]:
     return {v: known[y] for v, y in zip(s.o.op.results, end.operands)}
 
 
-PASS = Pass("gflow-join-operand-sums", run, JoinOperandSumsOptions, __doc__ or "")
+PASS = Pass("gflow-join-operand-sums", run, JoinOptions, __doc__ or "")

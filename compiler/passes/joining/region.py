@@ -8,11 +8,34 @@ with ir.InsertionPoint(region.block):  →  ^bb0(%i, %j):
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import field
 
 from gflow.compiler.ir.ssa import clone_into
+from gflow.compiler.targets import KINDS
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
+from gflow.dialects.opdef import MIXED_GROUPS
+from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
+
+
+@record
+class JoinOptions:
+    """Options of passes that join kernels by the model of tiles."""
+
+    target: str = field(
+        default="", metadata={"doc": f"the GPU whose tiles are modelled: {', '.join(KINDS)}"}
+    )
+    max_inputs: int = field(default=40, metadata={"doc": "the most operands of one kernel"})
+
+
+def fit_one_kernel(
+    operands: Iterable[ir.Value], results: Iterable[ir.Value], options: JoinOptions
+) -> bool:
+    """Whether one kernel may have these operands and results: their number, and that of their types, is limited."""
+    operands = {*operands}
+    types = max(len({v.type for v in operands}), len({v.type for v in results}))
+    return len(operands) <= options.max_inputs and types <= MIXED_GROUPS
 
 
 class Region:

@@ -46,8 +46,7 @@ from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.records import record
 
-from ...ir.errors import PassError
-from ..base import Pass, target_of
+from ..base import Pass, gpu_of
 from .dependences import dependences_of
 
 
@@ -67,9 +66,7 @@ def run(function: func.FuncOp, options: GroupProductsOptions) -> None:
     Raises:
         PassError: the target is unknown, or no GPU.
     """
-    target = target_of(options.target)
-    if target is None or not target.gpu:
-        raise PassError("products share launches on GPUs: name one as target, such as cuda:90")
+    target = gpu_of(options.target, "products share launches")
     body = read_body(function)
     families = _families(function, body, target)
     if not families:

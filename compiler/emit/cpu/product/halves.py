@@ -1,8 +1,9 @@
 """Half-precision contractions: operands are widened to float32 in scratch, and the result is rounded once.
 
-This accumulates in float32, and uses the float32 BLAS and convolution kernels. With Intel AMX, products of bfloat16
-values are made as such (`precision = "bf16"`): matrix products then read their operands without widening them, and
-round each tile of sums, after which the epilogue runs on it (where K is longer than a block, on rows).
+This accumulates in float32, and uses the float32 BLAS and convolution kernels. With Intel AMX or AVX-512's dot
+products, products of bfloat16 values are made as such (`precision = "bf16"`): matrix products then read their operands
+without widening them, and round each tile of sums, after which the epilogue runs on it (on rows, where K is longer than
+a block and the sums are large). With dot products, so do convolutions that read windows in place.
 """
 
 from __future__ import annotations

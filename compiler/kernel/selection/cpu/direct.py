@@ -14,7 +14,7 @@ from gflow.compiler.targets.processors import Processor
 from gflow.dialects.extents import at_most, varies
 from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
-from ...blocks import ITEM, LANES, GradientBlocks, Problem, Strips
+from ...blocks import ITEM, LANES, GradientBlocks, Problem, Strips, words_of
 from ...convolution import Geometry, Walk
 from .blocking import blocks_of, halves_are_faster, share_of_library, share_of_peak
 from .patches import sizes_of
@@ -80,7 +80,7 @@ def direct_of(
     if not reads_windows(g, weight, strides):
         return None
     walk = g.walk
-    channels = walk.channels // 2 if precision else walk.channels
+    channels = words_of(walk.channels, precision)
     product = Problem(walk.rows, walk.columns, g.taps * channels).most()
     made: dict[tuple[tuple[int, int], bool], float] = {}
     for tile in p.strips:

@@ -72,7 +72,7 @@ def pack(name: str, width: int, item: int, apart: bool) -> str:
                         lambda column=column, at=at: e.write(column, at, _WORDS, 64, None),  # type: ignore[misc]
                     )
                 for i, row in enumerate(given):
-                    _look_at(e, row, item, seen, i)
+                    _find_nan(e, row, item, seen, i)
                 return seen
 
             return e.loop(0, "%taps", LANES, [(x, VECTOR) for x in seen], some)
@@ -102,7 +102,7 @@ def pack_rows(name: str, width: int, item: int) -> str:
             mask = e.first_lanes(e.at_most(e.sub("%lanes", first), LANES), LANES)
             row = _words(e, e.at(source, e.mul(first, item)), mask, beside > 1)
             e.write(row, e.at(to, e.mul(first, ITEM)), _WORDS, 64, None)
-            _look_at(e, row, item, seen, 0)
+            _find_nan(e, row, item, seen, 0)
             return seen
 
         return e.loop(0, "%lanes", LANES, [(x, VECTOR) for x in seen], vector)
@@ -120,7 +120,7 @@ def _words(e: Function, at: str, mask: str, apart: bool) -> str:
     return joined(e, low, high)
 
 
-def _look_at(e: Function, row: str, item: int, seen: list[str], n: int) -> None:
+def _find_nan(e: Function, row: str, item: int, seen: list[str], n: int) -> None:
     """Add zero times the values of a row to chain `n`: 0 · x is NaN for infinities and NaN."""
     zero = e.const(0.0, VECTOR)
     found = (e(f"vector.bitcast {row} : {_WORDS} to {VECTOR}"),) if item == ITEM else values(e, row)
