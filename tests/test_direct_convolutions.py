@@ -196,3 +196,11 @@ def test_taps_that_tiles_of_eight_rows_read(
     g = Geometry(name, 16, 32, 32, 1, (size, size), *given)
     found = [direct.part_of_taps(g, g.walk, 8, order) for order in (False, True)]
     assert found == pytest.approx([by_image, by_position])
+
+
+def test_taps_of_a_long_kernel_are_not_counted_one_by_one() -> None:
+    """The time to compile must not grow with the square of a length, which may be the greatest of a range."""
+    long = 1 << 20
+    given = ((long,), (long,), (1,), (long // 2,), (1,), True)
+    g = Geometry("convolution", 16, 32, 32, 1, (long,), *given)
+    assert direct.part_of_taps(g, g.walk, 8, False) == 1.0
