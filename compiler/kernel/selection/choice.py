@@ -219,8 +219,11 @@ class Choice(Way):
         sound = width % LANES == rows % height == 0 and height * width // LANES <= _MOST_SUMS
         if not packed:
             sound = (height, width) in FEW
+        pairs = self.precision == BF16
+        sound = sound and self.precision in ("", BF16) and (packed or not pairs)
         self.check(sound and keys % LANES == 0 and rows > 0 and keys > 0, what)
-        return AttentionBlocks((height, width), rows, keys, packed)
+        self.check(not pairs or rows % 2 == 0, what)
+        return AttentionBlocks((height, width), rows, keys, packed, pairs)
 
     def check_fields(self, used: Mapping[str, Sequence[str]]) -> None:
         """Raise an error for fields that the kernel does not use.
@@ -275,7 +278,7 @@ CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "packed": ("tile", "block", "walk", "into", *_SHARED, "then"),
     "direct": ("tile", "block", "walk", "precision", "into", "widened", *_SHARED, "then"),
     "patches": (*_BLOCKED, "copies", "patches"),
-    "attention": ("tile", "block", "widened", "then", "tuned"),
+    "attention": ("tile", "block", "precision", "widened", "then", "tuned"),
     "attention_rows": ("tile", "block", "widened", "then", "tuned"),
 }
 
