@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import gflow as flow
 from gflow.compiler.kernel.convolution import Geometry
-from gflow.compiler.kernel.selection.cpu import direct
+from gflow.compiler.kernel.selection.cpu.convolutions import direct
 from gflow.compiler.targets.processors import ANY, PROCESSORS, host_level
 from gflow.runtime.cpu import llvm
 
@@ -55,6 +55,7 @@ class Step(flow.nn.Graph):
     def __init__(self, w: Tensor, given: tuple[Any, ...], gradients: bool = True) -> None:
         super().__init__()
         self.w, self.given, self.gradients = nn.Parameter(w), given, gradients
+        self.config.enable_winograd(False)
 
     def build(self, x: Tensor, dy: Tensor) -> Any:
         return (

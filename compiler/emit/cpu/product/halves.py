@@ -15,8 +15,8 @@ from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
 from gflow.compiler.kernel.blocks import BF16
 from gflow.compiler.kernel.movement import converting, shifted
+from gflow.compiler.kernel.selection.cpu.convolutions.patches import widened_strides
 from gflow.compiler.kernel.selection.cpu.halves import widened_shapes
-from gflow.compiler.kernel.selection.cpu.patches import widened_strides
 from gflow.dialects.ops.attention import multiplied
 from gflow.dialects.program import Place
 from gflow.dialects.types import HALVES, TensorType

@@ -14,11 +14,11 @@ from gflow.compiler.targets.processors import Processor
 from gflow.dialects.extents import at_most, varies
 from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
-from ...blocks import ITEM, LANES, GradientBlocks, Problem, Strips, words_of
-from ...convolution import Geometry, Walk
-from .blocking import blocks_of, halves_are_faster, share_of_library, share_of_peak
+from ....blocks import ITEM, LANES, GradientBlocks, Problem, Strips, words_of
+from ....convolution import Geometry, Walk
+from ..blocking import blocks_of, halves_are_faster, share_of_library, share_of_peak
+from ..strips import cut, cycles
 from .patches import sizes_of
-from .strips import cut, cycles
 
 #: the part of the products that ordering rows by position must leave of those in the order of memory, which is read in
 #: runs
