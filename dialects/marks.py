@@ -43,6 +43,7 @@ KERNEL_KINDS: dict[str, tuple[str, ...]] = {
     "rows": ("tile", "block"),  # a product of few rows, whose operands are read without packing
     "packed": ("tile", "block"),  # a product whose weight is packed once, before the first call
     "direct": ("tile", "block"),  # a convolution on a CPU that reads windows in place
+    "winograd": ("tile", "block"),  # a 3×3 convolution on a CPU by Winograd's algorithm
     "patches": (),
     "attention": ("tile", "block"),  # on a CPU, in blocks of keys
     "attention_rows": ("tile", "block"),  # on a CPU, of few rows, without packing
@@ -55,6 +56,7 @@ ON_PROCESSORS = (
     "rows",
     "packed",
     "direct",
+    "winograd",
     "patches",
     "attention",
     "attention_rows",

@@ -244,6 +244,13 @@ class GraphConfig(OneFlowSwitches):
         and GPUs. Attention with dropout of its weights becomes one op in float32 and on GPUs."""
         self._set(recognize_attention=flag("enable_attention_recognition", mode))
 
+    def enable_winograd(self, mode: bool = True) -> None:
+        """Whether float32 convolutions on a CPU with a 3×3 kernel and stride 1, and their gradients, may run by
+        Winograd's algorithm where it is faster (the default). It multiplies less than half as often. Its errors are
+        those of PyTorch's convolution relative to the largest numbers of a window; a result that comes of the smallest
+        numbers of a window beside far larger ones with weights near zero is less exact."""
+        self._set(winograd=flag("enable_winograd", mode))
+
     def enable_compress_memory(self, mode: bool = True) -> None:
         """Whether values reuse the memory of values whose live ranges have ended."""
         self._set(compress_memory=flag("enable_compress_memory", mode))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import gflow as flow
 from gflow.compiler.kernel.convolution import Geometry
-from gflow.compiler.kernel.selection.cpu import direct
+from gflow.compiler.kernel.selection.cpu.convolutions import direct
 from gflow.compiler.targets.processors import ANY, PROCESSORS, host_level
 from gflow.runtime.cpu import llvm
 
@@ -55,6 +55,7 @@ class Step(flow.nn.Graph):
     def __init__(self, w: Tensor, given: tuple[Any, ...], gradients: bool = True) -> None:
         super().__init__()
         self.w, self.given, self.gradients = nn.Parameter(w), given, gradients
+        self.config.enable_winograd(False)
 
     def build(self, x: Tensor, dy: Tensor) -> Any:
         return (
@@ -196,3 +197,11 @@ def test_taps_that_tiles_of_eight_rows_read(
     g = Geometry(name, 16, 32, 32, 1, (size, size), *given)
     found = [direct.part_of_taps(g, g.walk, 8, order) for order in (False, True)]
     assert found == pytest.approx([by_image, by_position])
+
+
+def test_taps_of_a_long_kernel_are_not_counted_one_by_one() -> None:
+    """The time to compile must not grow with the square of a length, which may be the greatest of a range."""
+    long = 1 << 20
+    given = ((long,), (long,), (1,), (long // 2,), (1,), True)
+    g = Geometry("convolution", 16, 32, 32, 1, (long,), *given)
+    assert direct.part_of_taps(g, g.walk, 8, False) == 1.0

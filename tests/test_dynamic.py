@@ -130,7 +130,8 @@ def test_convolutions_and_batch_statistics() -> None:
 
 def test_convolutions_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of patches, and of what follows a product, that are empty for small sizes."""
-    from gflow.compiler.kernel.selection.cpu import patches, rows
+    from gflow.compiler.kernel.selection.cpu import rows
+    from gflow.compiler.kernel.selection.cpu.convolutions import patches
     from gflow.compiler.targets.processors import ANY
 
     monkeypatch.setattr(patches, "ANY", replace(ANY, gathered=1 << 14))

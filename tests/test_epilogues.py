@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gflow as flow
-from gflow.compiler.kernel.selection.cpu import patches, rows
+from gflow.compiler.kernel.selection.cpu import rows
+from gflow.compiler.kernel.selection.cpu.convolutions import patches
 from gflow.compiler.targets.processors import ANY
 
 

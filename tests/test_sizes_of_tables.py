@@ -37,6 +37,7 @@ def _updated(table: Tensor, x: Tensor, n: int) -> Tensor:
 PARTS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
     "first rows": lambda t, x, n: x + t[:n],
     "last rows": lambda t, x, n: x + t[-n:] * t[ROWS - n :],
+    "last rows alone": lambda t, x, n: t[ROWS - n :] * 1.5,
     "one row": lambda t, x, n: x + t[n - 1] * t[-n],
     "narrow": lambda t, x, n: x * t.narrow(0, ROWS - n, n),
     "padded behind": lambda t, x, n: F.pad(x, (0, 0, 0, ROWS - n)) * t,
@@ -103,7 +104,7 @@ def test_steps_of_many_lengths(name: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["gflow.compile", "torch.compile"])
-@pytest.mark.parametrize("name", ["last rows", "padded before", "scattered"])
+@pytest.mark.parametrize("name", ["last rows", "last rows alone", "padded before", "scattered"])
 def test_gradients_of_many_lengths(name: str, way: str) -> None:
     eager = Net(PARTS[name])
     model = copy.deepcopy(eager)

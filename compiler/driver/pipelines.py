@@ -34,6 +34,7 @@ class PipelineOptions:
         bucket_bytes: the most bytes of one bucket of collectives.
         recognize_attention: replace attention that the program writes out by one op that keeps no scores in memory.
             None does so only where a CPU kernel computes it in the program's precision.
+        winograd: whether 3×3 convolutions on a CPU may run by Winograd's algorithm.
         fold_batch_norm: fold batch norm of inference into the weights of convolutions.
         freeze: move ops that depend on frozen arguments alone into a function that runs once, the prologue.
         weight_bits: the bits of quantized weights of matrix products in a frozen graph, 8 or 4; 0 for no quantization.
@@ -53,6 +54,7 @@ class PipelineOptions:
     fuse_model_update_ops: bool = True
     multi_tensor_update: bool = False
     recognize_attention: bool | None = None
+    winograd: bool = True
     fold_batch_norm: bool = False
     freeze: bool = False
     weight_bits: int = 0
@@ -129,6 +131,8 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
     passes += [_overlap(options, target), "gflow-split-collectives"]
     if target.gpu:
         passes.append("gflow-pad-rows")
+    if not options.winograd and not target.gpu:
+        host += " winograd=false"
     passes += [f"gflow-select-kernels{{target={target}{host}}}", _plan_memory(options)]
     if target.gpu:
         passes.append("gflow-merge-launches")

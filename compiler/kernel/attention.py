@@ -1,4 +1,4 @@
-"""The blocking of gflow's own float32 attention kernels on a CPU.
+"""The blocking of gflow's own attention kernels on a CPU.
 
 tile     rows × columns of a product whose sums stay in registers, as in matrix products
 block    positions of k. The kernel computes their scores, applies softmax, and multiplies by v before the next block
@@ -28,12 +28,15 @@ class AttentionBlocks:
             (grouped-query attention). In the backward, rows of the blocks that a task iterates over.
         keys: positions of k in a block.
         packed: k is packed. Otherwise it is read in place (for few rows).
+        pairs: the operands are bfloat16 values, of which two are multiplied at a time: pairs of channels of q and k, of
+            keys for v, of rows for gradients. Otherwise they are float32 values.
     """
 
     tile: tuple[int, int]
     rows: int
     keys: int
     packed: bool = True
+    pairs: bool = False
 
     @property
     def panels(self) -> bool:
@@ -58,13 +61,25 @@ class AttentionBlocks:
         times = -(-vectors // _WIDE[height])
         return height, -(-vectors // times) * LANES
 
+    def terms(self, channels: int) -> int:
+        """The terms of a sum over channels: pairs, or channels."""
+        return channels // 2 if self.pairs else channels
+
     def row_panels(self, channels: int) -> int:
         """Bytes of a task's packed rows; 0 where rows are not packed."""
-        return _panels(self.rows, self.tile[0], channels) if self.panels else 0
+        return _panels(self.rows, self.tile[0], self.terms(channels)) if self.panels else 0
 
     def key_panels(self, channels: int) -> int:
         """Bytes of a packed block of keys; 0 where keys are not packed."""
-        return _panels(self.keys, self.tile[1], channels) if self.packed else 0
+        return _panels(self.keys, self.tile[1], self.terms(channels)) if self.packed else 0
+
+    def key_pairs(self, channels: int) -> int:
+        """Bytes of a block of keys in pairs."""
+        return self.keys // 2 * line(channels) if self.pairs else 0
+
+    def row_pairs(self, channels: int) -> int:
+        """Bytes of a block of rows in pairs."""
+        return self.rows // 2 * line(channels) if self.pairs else 0
 
     @property
     def per_row(self) -> int:
@@ -73,14 +88,17 @@ class AttentionBlocks:
 
     def forward(self, channels: int, values: int) -> int:
         """Bytes of scratch of one thread in the forward. channels: those of q and k. values: those of v."""
-        panels = self.row_panels(channels) + self.key_panels(channels)
-        lines = self.rows * (line(channels) + line(values))
+        panels = self.row_panels(channels) + self.key_panels(channels) + self.key_pairs(values)
+        lines = self.rows * (line(self.terms(channels)) + line(values))
         return panels + self.strip + 2 * self.per_row + lines
 
     def backward(self, channels: int, values: int) -> int:
         """Bytes of scratch of one thread in the backward. channels: those of q and k. values: those of v."""
         panels = sum(self.row_panels(n) + self.key_panels(n) for n in (channels, values))
-        return panels + 2 * _whole(self.rows * self.across) + self.per_row
+        pairs = self.key_pairs(channels) + self.row_pairs(channels) + self.row_pairs(values)
+        if self.pairs:  # ds by rows as well
+            pairs += _whole(self.rows * self.across // 2)
+        return panels + 2 * _whole(self.rows * self.across) + pairs + self.per_row
 
     @staticmethod
     def scratch(each: int, threads: int) -> int:

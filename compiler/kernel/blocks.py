@@ -11,6 +11,8 @@ from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import at_most, typical, varies
 from gflow.dialects.records import record
 
+from .convolution import Geometry, Walk
+
 #: bytes of a float32; elements of a vector; packed panels are padded to a multiple of `PADDED` elements along K
 ITEM, LANES, PADDED = 4, ANY.lanes, 2 * ANY.lanes
 
@@ -134,6 +136,93 @@ class Strips:
     def b_bytes(self) -> int:
         """Bytes of a block of B that is packed for one use."""
         return self.columns // self.tile[1] * self.strip_bytes
+
+
+#: the most tiles of results beside each other whose epilogue runs at once (Winograd's algorithm)
+WINOGRAD_RUN = 8
+
+
+@record
+class Winograd:
+    """The blocking of a convolution by Winograd's algorithm F(2×2, 3×3).
+
+    Attributes:
+        tile: rows and columns of a register tile; rows are tiles of 2×2 results.
+        tiles: tiles of results that a thread transforms at a time, a multiple of the register tile's rows.
+    """
+
+    tile: tuple[int, int]
+    tiles: int
+
+    @property
+    def m_row(self) -> int:
+        """Bytes of the products of a tile and a strip of columns, one of 16."""
+        return ITEM * self.tile[1]
+
+    def v_row(self, walk: Walk) -> int:
+        """Bytes of a transformed tile of the input, one of 16. Rows are in different cache sets."""
+        return _whole(ITEM * walk.kernel[0] * walk.channels) + 64
+
+    def u_strip(self, walk: Walk) -> int:
+        """Bytes of a transformed strip of the weight, one of 16."""
+        return ITEM * self.tile[1] * walk.kernel[0] * walk.channels
+
+    def strip(self, walk: Walk) -> int:
+        """Bytes of a packed strip of the weight."""
+        return 9 * self.u_strip(walk) + TAIL
+
+    def per_tile(self, walk: Walk) -> int:
+        """Bytes of a thread for each tile of a block."""
+        return 16 * (self.v_row(walk) + self.m_row)
+
+    def each(self, walk: Walk) -> int:
+        """Bytes of scratch of a thread: zeros, transformed tiles, products, and results of a run of tiles."""
+        held = 4 * WINOGRAD_RUN * self.m_row
+        return _whole(ITEM * walk.channels) + self.tiles * self.per_tile(walk) + held
+
+    def scratch(self, walk: Walk) -> tuple[int, int, int, int]:
+        """Bytes of packed weights, of transformed weights, of a position's zeros, and of a thread."""
+        strips = -(-walk.columns // self.tile[1])
+        packed, u = strips * self.strip(walk), 16 * strips * self.u_strip(walk)
+        return _whole(packed), _whole(u), _whole(ITEM * walk.channels), self.each(walk)
+
+
+@record
+class WinogradGradient:
+    """The blocking of the gradient of a convolution's weight by Winograd's algorithm.
+
+    Attributes:
+        tile: rows (output channels) and columns (input channels) of a register tile.
+        tiles: tiles of results that are transformed at a time.
+        rows: rows of the 4×4 of a share, 1 or 4.
+        beside: output channels of a share, a multiple of the register tile's rows and of a vector.
+    """
+
+    tile: tuple[int, int]
+    tiles: int
+    rows: int
+    beside: int
+
+    def v_row(self, g: Geometry) -> int:
+        """Bytes of a transformed tile of the input, one of 4. Rows are in different cache sets."""
+        return _whole(ITEM * g.walk.kernel[0] * g.c) + 64
+
+    def d_row(self, g: Geometry) -> int:
+        """Bytes of a transformed tile of the gradient, one of 4, with whole register tiles."""
+        return _whole(ITEM * (g.o + self.tile[0])) + 64
+
+    def m_size(self, g: Geometry) -> int:
+        """Bytes of the products, one of 16."""
+        return g.o * self.v_row(g)
+
+    def scratch(self, g: Geometry) -> tuple[int, int, int]:
+        """Bytes of the sums of half of the tiles, of a position's zeros, and of a thread."""
+        zeros = _whole(ITEM * max(g.c, g.o)) + 64
+        return (
+            _whole(16 * self.m_size(g)),
+            zeros,
+            zeros + 4 * self.tiles * (self.v_row(g) + self.d_row(g)),
+        )
 
 
 @record

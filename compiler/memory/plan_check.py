@@ -19,6 +19,7 @@ from gflow.dialects.marks import (
     widened,
 )
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.attention import multiplied
 from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.types import (
     HALVES,
@@ -87,7 +88,7 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
                 f"cannot write its contraction to result {number} (into of gflow.kernel) first",
                 o.op,
             )
-        if precision(o.op) == "bf16" and any(ty.dtype != "bf16" for ty in _contracted(o)):
+        if precision(o.op) == "bf16" and any(ty.dtype != "bf16" for ty in _multiplied(o)):
             yield "multiplies as bfloat16 (precision of gflow.kernel) what is no bfloat16", o.op
         if widened(o.op) and not _widens_halves(o):
             yield (
@@ -102,10 +103,17 @@ def _contracted(o: Op) -> list[TensorType]:
     return [type_of(v) for v in (*op.operands, *op.results)]
 
 
+def _multiplied(o: Op) -> list[TensorType]:
+    """The types of the values that a product in "bf16" has to do with."""
+    types = _contracted(o)
+    return [types[n] for n in multiplied(o.name, len(o.operands))] or types
+
+
 def _widens_halves(o: Op) -> bool:
     """Whether an op's kernel widens all values in half precision of the op, or of its contraction, and no others.
 
-    Products in "bf16" may read bfloat16 operands as they are, and widen the result alone.
+    Products in "bf16" may read bfloat16 operands as they are, and widen the result alone; attention widens a bias and
+    gradients.
     """
     root = root_of(o.op) if o.name == "fused" else None
     every = [*o.operands, *o.results]
@@ -115,6 +123,8 @@ def _widens_halves(o: Op) -> bool:
     halves = {v for v, ty in zip(every, types, strict=True) if ty.dtype in HALVES}
     if precision(o.op) == "bf16" and numbers == (len(types) - 1,):
         return True
+    if precision(o.op) == "bf16":
+        halves -= {every[n] for n in multiplied(o.name, len(o.operands))}
     return all(0 <= n < len(every) for n in numbers) and {every[n] for n in numbers} == halves
 
 

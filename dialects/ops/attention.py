@@ -54,6 +54,22 @@ def extras(operands: Types, needed: int) -> Extras:
     return Extras(bias, rng, documents)
 
 
+#: by op, how many of its first operands have the type of its products: q, k and v; dy, q, k, v and y
+_MULTIPLIED = {"attention": 3, "attention_grad": 5}
+
+
+def multiplied(name: str, operands: int) -> tuple[int, ...]:
+    """The numbers of the values, operands before results, that a kernel whose products are of bfloat16 values reads and
+    writes as they are; () for other ops than attention.
+
+    Args:
+        name: the op's name.
+        operands: the number of its operands.
+    """
+    first = tuple(range(_MULTIPLIED.get(name, 0)))
+    return (*first, operands) if name == "attention" else first
+
+
 def bounds(attrs: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """How many positions before and after its own a position sees, by `causal` and `window`; None: all."""
     left, right = attrs["window"] or (None, None)

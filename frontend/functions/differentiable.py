@@ -313,8 +313,11 @@ def _check(joint: Any, takers: Sequence[torch.Tensor]) -> None:
             TorchDynamo's graph gives it back as a result, and its gradient, where nothing asks for one, is of zeros:
             0 · inf is NaN.
         Undivided: another argument is updated, or a tensor with values that have a gradient, or one needs a gradient
-            that was not asked for.
+            that was not asked for, or a shape depends on values: also one that PyTorch's shape rules leave open for a
+            range of sizes.
     """
+    if joint.tail is not None:
+        raise Undivided("a tensor whose shape depends on values")
     if joint.mesh is not None:
         what = "it has gradients of global tensors (DTensor)"
         advice = (

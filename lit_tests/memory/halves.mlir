@@ -1,4 +1,5 @@
 // RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse,gflow-materialize,gflow-select-kernels{threads=2 isa=x86-64-v3}))' | FileCheck %s
+// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse,gflow-materialize,gflow-select-kernels{threads=2 isa=x86-64-v3},gflow-plan-memory))' --emit=kernels | FileCheck %s --check-prefix=ONCE
 
 // Where half precision is widened to float32 on a processor: `widened` has the operands and, numbered after them, the results, and
 // `then` begins with the loops of their conversions.
@@ -44,4 +45,14 @@ func.func @call(%q: tensor<1x4x2x8xf16>, %k: tensor<1x4x2x8xf16>, %v: tensor<1x4
 func.func @zeros(%x: tensor<8x0xf32>, %w: tensor<0x16xf32>) -> tensor<8x16xf32> {
   %0 = "gflow.matmul"(%x, %w) : (tensor<8x0xf32>, tensor<0x16xf32>) -> tensor<8x16xf32>
   return %0 : tensor<8x16xf32>
+}
+
+// A value is rounded once: what is stored has the bits that the op gave.
+// ONCE-LABEL: llvm.func @pointwise_mul
+// ONCE:       arith.cmpf uno
+// ONCE-NOT:   arith.cmpf uno
+// ONCE:       llvm.store
+func.func @once(%x: tensor<100xbf16>, %y: tensor<100xbf16>) -> tensor<100xbf16> {
+  %0 = "gflow.mul"(%x, %y) : (tensor<100xbf16>, tensor<100xbf16>) -> tensor<100xbf16>
+  return %0 : tensor<100xbf16>
 }

@@ -124,6 +124,13 @@ def _convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
         gradient = o.name == "convolution_weight_grad"
         (packed.weight_gradient if gradient else packed.convolution)(b, o, epilogue)
         return
+    if b.choice.kind == "winograd":
+        # start-up time: most programs have none
+        from .product.winograd import steps as winograd
+
+        gradient = o.name == "convolution_weight_grad"
+        (winograd.weight_gradient if gradient else winograd.convolution)(b, o, epilogue)
+        return
     if b.choice.kind != "pytorch":
         convolution.native(b, o, epilogue)
         return

@@ -22,7 +22,18 @@ from gflow.dialects.records import record
 
 from ...ir.errors import CannotLower
 from ..attention import FEW, AttentionBlocks
-from ..blocks import AMX_LANES, BF16, LANES, PADDED, PARTS, Blocks, GradientBlocks, Strips
+from ..blocks import (
+    AMX_LANES,
+    BF16,
+    LANES,
+    PADDED,
+    PARTS,
+    Blocks,
+    GradientBlocks,
+    Strips,
+    Winograd,
+    WinogradGradient,
+)
 
 #: threads of a warp in a choice, on all devices. Code generation converts to the device's own warp size
 WARP = 32
@@ -192,6 +203,33 @@ class Choice(Way):
         by_position = self.walk == "positions"
         return Strips((height, width, k), rows, across, sum(more), by_position, self.precision)
 
+    def winograd(self) -> Winograd:
+        """The blocking of a convolution by Winograd's algorithm.
+
+        Raises:
+            CannotLower: code generation does not support it.
+        """
+        what = "has a blocking of Winograd's algorithm that code generation does not support"
+        self.check(len(self.tile) == 2 and len(self.block) == 1, what)
+        (height, width), (tiles,) = self.tile, self.block
+        sound = min(height, width, tiles) > 0 and width % LANES == tiles % height == 0
+        self.check(sound and height * width // LANES <= _MOST_SUMS, what)
+        return Winograd((height, width), tiles)
+
+    def winograd_gradient(self) -> WinogradGradient:
+        """The blocking of the gradient of a convolution's weight by Winograd's algorithm.
+
+        Raises:
+            CannotLower: code generation does not support it.
+        """
+        what = "has a blocking of Winograd's algorithm that code generation does not support"
+        self.check(len(self.tile) == 2 and len(self.block) == 3, what)
+        (height, width), (tiles, rows, beside) = self.tile, self.block
+        sound = min(height, width, tiles, beside) > 0 and width % LANES == beside % LANES == 0
+        sound = sound and beside % height == 0 and rows in (1, 2, 4)
+        self.check(sound and height * width // LANES <= _MOST_SUMS, what)
+        return WinogradGradient((height, width), tiles, rows, beside)
+
     def gradient_blocks(self) -> GradientBlocks:
         """The blocking of the gradient of a convolution's weight that reads windows in place.
 
@@ -219,8 +257,11 @@ class Choice(Way):
         sound = width % LANES == rows % height == 0 and height * width // LANES <= _MOST_SUMS
         if not packed:
             sound = (height, width) in FEW
+        pairs = self.precision == BF16
+        sound = sound and self.precision in ("", BF16) and (packed or not pairs)
         self.check(sound and keys % LANES == 0 and rows > 0 and keys > 0, what)
-        return AttentionBlocks((height, width), rows, keys, packed)
+        self.check(not pairs or rows % 2 == 0, what)
+        return AttentionBlocks((height, width), rows, keys, packed, pairs)
 
     def check_fields(self, used: Mapping[str, Sequence[str]]) -> None:
         """Raise an error for fields that the kernel does not use.
@@ -274,8 +315,9 @@ CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "rows": _BLOCKED,
     "packed": ("tile", "block", "walk", "into", *_SHARED, "then"),
     "direct": ("tile", "block", "walk", "precision", "into", "widened", *_SHARED, "then"),
+    "winograd": ("tile", "block", "into", "widened", *_SHARED, "then"),
     "patches": (*_BLOCKED, "copies", "patches"),
-    "attention": ("tile", "block", "widened", "then", "tuned"),
+    "attention": ("tile", "block", "precision", "widened", "then", "tuned"),
     "attention_rows": ("tile", "block", "widened", "then", "tuned"),
 }
 

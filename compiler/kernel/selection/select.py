@@ -32,6 +32,7 @@ def choices(
     blas: bool = True,
     isa: str = "",
     direct: bool = True,
+    winograd: bool = True,
 ) -> dict[int, Choice]:
     """The choice for each op that runs, by the op's number.
 
@@ -43,13 +44,15 @@ def choices(
         blas: CPU: whether kernels may call the BLAS.
         isa: CPU: the instruction set (a key of `PROCESSORS`); "": the host's.
         direct: CPU: whether convolutions may read windows in place.
+        winograd: CPU: whether 3×3 convolutions may run by Winograd's algorithm.
 
     Raises:
         PassError: an op has no kernel for the target.
     """
     found = {}
     known = descriptions(function)
-    for o, choose in _running(function, lives, target, threads, blas, isa, direct, known):
+    given = (threads, blas, isa, direct, winograd)
+    for o, choose in _running(function, lives, target, given, known):
         try:
             found[o.index] = choose(o)
         except CannotLower as error:
@@ -122,7 +125,8 @@ def scratch_of(function: func.FuncOp, lives: Lives, target: Target) -> dict[int,
     Ops without a kernel are left out, such as reshapes that `gflow-materialize` will turn into copies.
     """
     found = {}
-    for o, choose in _running(function, lives, target, 0, True, "", True, Descriptions()):
+    given = (0, True, "", True, True)
+    for o, choose in _running(function, lives, target, given, Descriptions()):
         with suppress(CannotLower):
             found[o.index] = choose(o).scratch
     return {i: size for i, size in found.items() if size}
@@ -132,18 +136,18 @@ def _running(
     function: func.FuncOp,
     lives: Lives,
     target: Target,
-    threads: int,
-    blas: bool,
-    isa: str,
-    direct: bool,
+    given: tuple[int, bool, str, bool, bool],
     describe: Descriptions,
 ) -> Iterator[tuple[Op, Callable[[Op], Choice]]]:
-    """The ops that run, in order, each with the function that selects its kernel."""
+    """The ops that run, in order, each with the function that selects its kernel. given: the options of `choices`."""
+    threads, blas, isa, direct, winograd = given
     choose: Callable[[Op], Choice]
     if not target.gpu:
         processor = PROCESSORS.get(isa or host_level())
         most = threads or os.cpu_count() or 1
-        choose = Chooser(lives, describe, Products(most, blas, processor, direct=direct))
+        choose = Chooser(
+            lives, describe, Products(most, blas, processor, direct=direct, winograd=winograd)
+        )
     else:
         # start-up time: programs for CPUs do not need the selection for GPUs
         from .gpu.chooser import chooser

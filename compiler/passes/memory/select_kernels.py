@@ -13,9 +13,9 @@ After `gflow-select-kernels{target=cuda:90}`:
 `gflow-plan-memory` plans the scratch, code generation emits the kernels that are written here, and an artifact keeps
 them. Choices can be edited. A choice that code generation does not support, or a field that does not apply to the
 kernel, is an error at the op. Regions on a CPU (`loops`) have the order of their loops, the width of vectors and what
-threads share; gflow's own CPU products (`panels`, `patches`, `direct`) have their blocking; a contraction on a CPU
-whose result does not fit a cache is made some `rows` at a time, each followed by the epilogue. `gflow-merge-launches`
-chooses for ops that share a launch. The fields:
+threads share; gflow's own CPU products (`panels`, `patches`, `direct`, `winograd`) have their blocking; a contraction
+on a CPU whose result does not fit a cache is made some `rows` at a time, each followed by the epilogue.
+`gflow-merge-launches` chooses for ops that share a launch. The fields:
 
 %FIELDS%
 
@@ -63,6 +63,10 @@ class SelectKernelsOptions:
             "doc": "CPUs: whether convolutions may read windows in place, instead of patches"
         },
     )
+    winograd: bool = field(
+        default=True,
+        metadata={"doc": "CPUs: whether 3×3 convolutions may run by Winograd's algorithm"},
+    )
 
 
 def run(function: func.FuncOp, options: SelectKernelsOptions) -> Kept:
@@ -79,7 +83,7 @@ def run(function: func.FuncOp, options: SelectKernelsOptions) -> Kept:
         raise PassError(
             f"isa must be one of {', '.join(PROCESSORS)}, or none, found {options.isa!r}"
         )
-    given = (options.threads, options.blas, options.isa, options.direct)
+    given = (options.threads, options.blas, options.isa, options.direct, options.winograd)
     found = choices(function, lives, target, *given)
     for i, choice in found.items():
         lives.body.ops[i].op.attributes[KERNEL] = choice.attribute()

@@ -5,10 +5,13 @@
             for heads of q that share it, for blocks of rows (packed: q and dy)
                 p = exp(q kᵀ scale + bias - log)   dp = dy vᵀ
                 ds = p ∘ (dp - Σ dy ∘ y) scale     (dropout: of dp, and of p for dv)
-                dv += pᵀ dy    dk += dsᵀ q    dq += ds k     (dy, q and k are read in place)
+                dv += pᵀ dy    dk += dsᵀ q    dq += ds k     (dy, q and k are read in place; in bfloat16, in pairs)
 
 One thread computes all terms of an element in a fixed order, so results do not depend on the number of threads. Pairs
 of rows and keys that a causal mask excludes are skipped, unless an element of q, k, v or dy is not finite.
+
+Of bfloat16 operands, p and ds are rounded, and dq, dk and dv are float32 values. Words of p and ds hold two rows, for
+sums over rows; ds is also stored by rows, for sums over keys.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from __future__ import annotations
 from functools import cache
 
 from gflow.compiler.kernel.blocks import ITEM
+from gflow.dialects.records import record
 
+from ..product.bfloat16 import words
 from ..product.function import VECTOR
 from .kernel import COMMON, Attention, Form
 
@@ -24,20 +29,42 @@ WORDS = (
     *COMMON,
     *("dy", "y", "dq", "dk", "dv_", "fb", "fh", "ft", "yb", "yh", "yt"),
     *("eb", "eh", "et", "gb", "gh", "gt", "hb", "hh", "ht"),
-    *("pack_rows", "pack_keys", "scores", "by_keys", "by_rows", "wide"),
-    *("q_panels", "k_panels", "dy_panels", "v_panels", "block"),
+    *("pack_rows", "pack_keys", "pair_rows", "scores", "by_keys", "by_rows", "wide"),
+    *("q_panels", "k_panels", "dy_panels", "v_panels", "block", "value_terms"),
+    *("d_line", "dv_line", "q_pairs", "dy_pairs", "k_pairs"),
 )
 _ADDRESSES = (
     *("q", "k", "v", "sums", "bias", "rng", "scratch"),
     *("dy", "y", "dq", "dk", "dv_"),
 )
-_FUNCTIONS = ("pack_rows", "pack_keys", "scores", "by_keys", "by_rows")
+_FUNCTIONS = ("pack_rows", "pack_keys", "pair_rows", "scores", "by_keys", "by_rows")
 
 
 @cache
 def function(name: str, form: Form) -> str:
     """The text of the function `name` that computes the gradients."""
     return _Backward(form).function(name)
+
+
+@record
+class _Row:
+    """A row of a block, during the computation of p and ds.
+
+    Args:
+        p, ds: the addresses of its products q kᵀ and dy vᵀ.
+        seen: the number of keys that it attends to.
+        inner, shift: Σ dy ∘ y and the log-sum-exp, in every lane.
+        bias: the address of the bias's row.
+        position: the number of its first element, for dropout; "": there is none.
+    """
+
+    p: str
+    ds: str
+    seen: str
+    inner: str
+    shift: str
+    bias: str
+    position: str
 
 
 class _Backward(Attention):
@@ -59,7 +86,10 @@ class _Backward(Attention):
         self.v_panels = self.at(self.dy_panels, w["dy_panels"])
         self.p = self.at(self.v_panels, w["v_panels"])
         self.ds = self.at(self.p, w["block"])
-        self.inner = self.at(self.ds, w["block"])
+        self.q_pairs = self.at(self.ds, w["block"])
+        self.dy_pairs = self.at(self.q_pairs, w["q_pairs"])
+        self.k_pairs = self.at(self.dy_pairs, w["dy_pairs"])
+        self.ds_rows = self.at(self.k_pairs, w["k_pairs"])
         self._zeros(self.dk, w["gt"], w["tk"], w["d"])
         self._zeros(self.dv, w["ht"], w["tk"], w["dv"])
 
@@ -111,8 +141,10 @@ class _Backward(Attention):
         v_block = self.at(self.v, self.mul(key, w["vt"]))
         self.dk_block = self.at(self.dk, self.mul(key, w["gt"]))
         self.dv_block = self.at(self.dv, self.mul(key, w["ht"]))
-        self.pack("pack_keys", "nr", self.k_block, w["kt"], self.k_panels, self.there, w["d"])
-        self.pack("pack_keys", "nr", v_block, w["vt"], self.v_panels, self.there, w["dv"])
+        self.pack("pack_keys", "nr", self.k_block, w["kt"], self.k_panels, self.there, w["terms"])
+        self.pack("pack_keys", "nr", v_block, w["vt"], self.v_panels, self.there, w["value_terms"])
+        if self.form.pairs:
+            self.pair(self.k_block, w["kt"], self.k_pairs, w["d_line"], self.there, w["d"])
         first = self.i64(0)
         if self.form.causal:  # the first block of rows that attends to the first key
             begin = self.mul(self.binary("divui", key, w["rows"]), w["rows"])
@@ -137,13 +169,20 @@ class _Backward(Attention):
         if self.form.dropout:
             head = self.add(self.mul(b, w["heads"]), h)
             self.element = self.mul(self.add(self.mul(head, w["tq"]), row0), w["tk"])
-        self.pack("pack_rows", "mr", self.q, w["qt"], self.q_panels, self.count, w["d"])
-        self.pack("pack_rows", "mr", self.dy, w["ft"], self.dy_panels, self.count, w["dv"])
-        self._products(self.q_panels, self.k_panels, self.p, "d")
-        self._products(self.dy_panels, self.v_panels, self.ds, "dv")
-        self.repeat(0, self.count, 1, self._weights)
-        self._sum_over_rows(self.p, self.dy, "ft", self.dv_block, "ht", "dv")
-        self._sum_over_rows(self.ds, self.q, "qt", self.dk_block, "gt", "d")
+        self.pack("pack_rows", "mr", self.q, w["qt"], self.q_panels, self.count, w["terms"])
+        self.pack("pack_rows", "mr", self.dy, w["ft"], self.dy_panels, self.count, w["value_terms"])
+        self._products(self.q_panels, self.k_panels, self.p, "terms")
+        self._products(self.dy_panels, self.v_panels, self.ds, "value_terms")
+        if self.form.pairs:
+            self.pair(self.q, w["qt"], self.q_pairs, w["d_line"], self.count, w["d"])
+            self.pair(self.dy, w["ft"], self.dy_pairs, w["dv_line"], self.count, w["dv"])
+            self.repeat(0, self.count, 2, self._weights_of_two)
+            self._sum_over_rows(self.p, self.dy_pairs, "dv_line", self.dv_block, "ht", "dv")
+            self._sum_over_rows(self.ds, self.q_pairs, "d_line", self.dk_block, "gt", "d")
+        else:
+            self.repeat(0, self.count, 1, self._weights)
+            self._sum_over_rows(self.p, self.dy, "ft", self.dv_block, "ht", "dv")
+            self._sum_over_rows(self.ds, self.q, "qt", self.dk_block, "gt", "d")
         self.repeat(0, self.count, w["mr"], self._queries)
 
     def _sees(self, row: str) -> str:
@@ -158,10 +197,10 @@ class _Backward(Attention):
         seen = self._sees(row)
         return self.choose(self.whole, self.there, seen) if self.form.causal else seen
 
-    def _products(self, a: str, b: str, c: str, channels: str) -> None:
+    def _products(self, a: str, b: str, c: str, terms: str) -> None:
         """Write the product of rows and keys, both packed."""
         w = self.w
-        high, across = (self.panel(w[channels], side) for side in ("mr", "nr"))
+        high, across = (self.panel(w[terms], side) for side in ("mr", "nr"))
         line = self.mul(w["nr"], ITEM)
 
         def rows(i: str) -> None:
@@ -174,7 +213,7 @@ class _Backward(Attention):
                 right = self.at(b, self.mul(self.binary("divui", j, w["nr"]), across))
                 to = self.at(target, self.mul(j, ITEM))
                 wide = self.at_most(w["nr"], self.sub(seen, j))
-                self.tile("scores", left, right, line, w[channels], to, w["across"], count, wide)
+                self.tile("scores", left, right, line, w[terms], to, w["across"], count, wide)
 
             self.repeat(0, seen, w["nr"], columns)
 
@@ -182,10 +221,48 @@ class _Backward(Attention):
 
     def _weights(self, row: str) -> None:
         """Write p and ds of one row, which overwrite the products q kᵀ and dy vᵀ."""
-        w, m = self.w, self.m
-        seen = self._sees(row)
-        inner = self._dot(row)
-        p_line, ds_line = (self.at(x, self.mul(row, w["across"])) for x in (self.p, self.ds))
+        given = self._row(row)
+
+        def one(j: str, _: list[str]) -> list[str]:
+            p, ds = self._weight(given, j)
+            self.store(p, self.at(given.p, self.mul(j, ITEM)))
+            self.store(ds, self.at(given.ds, self.mul(j, ITEM)))
+            return []
+
+        self.vectors(self.there, [], one)
+
+    def _weights_of_two(self, row: str) -> None:
+        """Write p and ds of two rows, rounded: words of both over the products of the first row, and ds by rows.
+
+        Of an odd last row, the partner is zeros.
+        """
+        second = self.add(row, 1)
+        there = self.compare("slt", second, self.count)
+        given = self._row(row), self._row(self.choose(there, second, row))
+        lines = [self.at(self.ds_rows, self.mul(n, self._half_across())) for n in (row, second)]
+
+        def one(j: str, _: list[str]) -> list[str]:
+            offset, zero = self.mul(j, ITEM), self.m.c(0.0)
+            halves = []
+            for to, low, high in zip(
+                (given[0].p, given[0].ds), *(self._weight(x, j) for x in given)
+            ):
+                high = self(f"arith.select {there}, {high}, {zero} : {VECTOR}")
+                halves = [words.rounded(self, x) for x in (low, high)]
+                word = words.paired(self, *halves)
+                self.write(word, self.at(to, offset), words.WORDS, ITEM, None)
+            for line, half in zip(lines, halves):  # of ds
+                self.put_halves(half, self.at(line, self.mul(j, ITEM // 2)))
+            return []
+
+        self.vectors(self.there, [], one)
+
+    def _half_across(self) -> str:
+        """The bytes between rows of ds, in bfloat16."""
+        return self.binary("divui", self.w["across"], 2)
+
+    def _row(self, row: str) -> _Row:
+        w = self.w
         bias = self.null
         if self.form.bias:
             offset = self.add(self.mul(row, w["bt"]), self.mul(self.key, w["bj"]))
@@ -193,24 +270,22 @@ class _Backward(Attention):
         position = ""
         if self.form.dropout:
             position = self.add(self.element, self.mul(row, w["tk"]), self.key)
+        p, ds = (self.at(x, self.mul(row, w["across"])) for x in (self.p, self.ds))
         shift = self.wide(self.number(self.at(self.out, self.mul(row, w["st"]))))
+        return _Row(p, ds, self._sees(row), self._dot(row), shift, bias, position)
 
-        def one(j: str, _: list[str]) -> list[str]:
-            offset = self.mul(j, ITEM)
-            p_at, ds_at = self.at(p_line, offset), self.at(ds_line, offset)
-            x, inside = self.scored(self.load(p_at), j, bias, seen)
-            p, dp = self.exp(m.sub(x, shift)), self.load(ds_at)
-            if position:
-                kept = self.dropped(self.m.c(1.0), self.add(position, j))
-                dp = m.mul(dp, kept)
-                self.store(m.mul(p, kept), p_at)
-            else:
-                self.store(p, p_at)
-            ds = m.mul(m.mul(p, m.sub(dp, inner)), self.scale)
-            self.store(m.select(inside, ds, m.c(0.0)), ds_at)
-            return []
-
-        self.vectors(self.there, [], one)
+    def _weight(self, row: _Row, j: str) -> tuple[str, str]:
+        """16 elements of p and ds, from key `j` of the block on."""
+        m, offset = self.m, self.mul(j, ITEM)
+        x, inside = self.scored(self.load(self.at(row.p, offset)), j, row.bias, row.seen)
+        p, dp = self.exp(m.sub(x, row.shift)), self.load(self.at(row.ds, offset))
+        weight = p
+        if row.position:
+            kept = self.dropped(self.m.c(1.0), self.add(row.position, j))
+            dp = m.mul(dp, kept)
+            weight = m.mul(p, kept)
+        ds = m.mul(m.mul(p, m.sub(dp, row.inner)), self.scale)
+        return weight, m.select(inside, ds, m.c(0.0))
 
     def _dot(self, row: str) -> str:
         """The sum of dy ∘ y over a row, in every lane."""
@@ -218,8 +293,8 @@ class _Backward(Attention):
         dy, y = (self.at(x, self.mul(row, w[s])) for x, s in ((self.dy, "ft"), (self.y, "yt")))
 
         def part(j: str, sums: list[str]) -> list[str]:
-            inside, offset = self.first(self.sub(w["dv"], j)), self.mul(j, ITEM)
-            a, b = (self.load(self.at(x, offset), inside) for x in (dy, y))
+            inside = self.first(self.sub(w["dv"], j))
+            a, b = (self.elements(x, j, inside) for x in (dy, y))
             # NaN where an element of dy is infinite, as eager's weighted sum of dp
             return [m.fma(a, m.c(0.0), m.fma(a, b, sums[0]))]
 
@@ -238,10 +313,13 @@ class _Backward(Attention):
             if self.form.causal:  # the first row that attends to one of them
                 sees = self.at_least(self.sub(self.add(self.key, i), self.row0), 0)
                 first = self.choose(self.whole, 0, sees)
-            left = self.at(a, self.add(self.mul(i, ITEM), self.mul(first, w["across"])))
+            deep, line = self.sub(self.count, first), w["across"]
+            if self.form.pairs:  # words of two rows
+                first = self.binary("divui", first, 2)
+                deep, line = self.sub(self.granules(self.count, 2), first), self.mul(line, 2)
+            left = self.at(a, self.add(self.mul(i, ITEM), self.mul(first, line)))
             right = self.at(b, self.mul(first, w[stride]))
             target = self.at(c, self.mul(i, w[c_stride]))
-            deep = self.sub(self.count, first)
 
             def columns(j: str) -> None:
                 offset = self.mul(j, ITEM)
@@ -261,14 +339,22 @@ class _Backward(Attention):
         w = self.w
         count = self.at_most(w["mr"], self.sub(self.count, i))
         seen = self._width(self.sub(self.add(i, count), 1))
-        left = self.at(self.ds, self.mul(i, w["across"]))
+        left, k, stride, deep = (
+            self.at(self.ds, self.mul(i, w["across"])),
+            self.k_block,
+            w["kt"],
+            seen,
+        )
+        if self.form.pairs:
+            left = self.at(self.ds_rows, self.mul(i, self._half_across()))
+            k, stride, deep = self.k_pairs, w["d_line"], self.granules(seen, 2)
         target = self.at(self.dq, self.mul(i, w["et"]))
 
         def columns(j: str) -> None:
             offset = self.mul(j, ITEM)
             wide = self.at_most(w["wide"], self.sub(w["d"], j))
             self.tile(
-                "by_keys", left, self.at(self.k_block, offset), w["kt"], seen, self.at(target, offset), w["et"],
+                "by_keys", left, self.at(k, offset), stride, deep, self.at(target, offset), w["et"],
                 count, wide, 1,
             )  # fmt: skip
 

@@ -5,7 +5,7 @@
             for strips of rows, one tile high           (scores stay in the first-level cache)
                 s = q kᵀ scale + bias
                 m' = max(m, s)   p = exp(s - m')   l' = l exp(m - m') + Σ p
-                y = y exp(m - m') + p v                 (v is read in place)
+                y = y exp(m - m') + p v                 (v is read in place; in bfloat16, p is rounded, and v in pairs)
         y = y / l,  log-sum-exp = m + log(l)
 
 With grouped-query attention, row r is position r / group and head r mod group, so each key and value is read once for
@@ -25,11 +25,11 @@ from .kernel import COMMON, Attention, Form
 
 WORDS = (
     *COMMON,
-    *("y", "yb", "yh", "yt", "pack_rows", "pack_keys", "scores", "values", "wide"),
+    *("y", "yb", "yh", "yt", "pack_rows", "pack_keys", "pair_rows", "scores", "values", "wide"),
     *("row_panels", "key_panels", "per_row", "high", "q_line", "y_line"),
 )
 _ADDRESSES = ("q", "k", "v", "sums", "bias", "rng", "scratch", "y")
-_FUNCTIONS = ("pack_rows", "pack_keys", "scores", "values")
+_FUNCTIONS = ("pack_rows", "pack_keys", "pair_rows", "scores", "values")
 
 
 @cache
@@ -65,9 +65,10 @@ class _Forward(Attention):
         self.totals = self.at(self.greatest, w["per_row"])
         self.q = self.at(self.totals, w["per_row"])
         self.y = self.at(self.q, self.mul(w["rows"], w["q_line"]))
+        self.v_pairs = self.at(self.y, self.mul(w["rows"], w["y_line"]))
         self.repeat(0, self.count, 1, self._gather)
         if self.form.panels:
-            self.pack("pack_rows", "mr", self.q, w["q_line"], self.panels, self.count, w["d"])
+            self.pack("pack_rows", "mr", self.q, w["q_line"], self.panels, self.count, w["terms"])
         last = w["tk"]
         if self.form.causal:
             some = self.zeros_times(self.v, w["vt"], w["tk"], w["dv"], self.m.c(0.0))
@@ -85,17 +86,17 @@ class _Forward(Attention):
         return position, self.add(self.first_head, head)
 
     def _gather(self, row: str) -> None:
-        """Copy a row of q, padded with zeros to whole vectors."""
+        """Copy a row of q, as words, padded with zeros to whole vectors."""
         position, head = self._position(row)
         source = self.line_of("q", self.batch, head, position)
         target = self.at(self.q, self.mul(row, self.w["q_line"]))
 
         def one(j: str, _: list[str]) -> list[str]:
-            offset, inside = self.mul(j, ITEM), self.first(self.sub(self.w["d"], j))
+            offset, inside = self.mul(j, ITEM), self.first(self.sub(self.w["terms"], j))
             self.store(self.load(self.at(source, offset), inside), self.at(target, offset))
             return []
 
-        self.vectors(self.w["d"], [], one)
+        self.vectors(self.w["terms"], [], one)
 
     def _block(self, key: str) -> None:
         w = self.w
@@ -106,7 +107,9 @@ class _Forward(Attention):
         self.begins = self.compare("eq", key, 0)
         self.more = self.choose(self.begins, 0, 1)
         if self.form.packed:
-            self.pack("pack_keys", "nr", self.block, w["kt"], self.keys, self.there, w["d"])
+            self.pack("pack_keys", "nr", self.block, w["kt"], self.keys, self.there, w["terms"])
+        if self.form.pairs:
+            self.pair(self.weighed, w["vt"], self.v_pairs, w["y_line"], self.there, w["dv"])
         self.repeat(0, self.count, w["mr"], self._strip)
 
     def _sees(self, row: str) -> str:
@@ -126,7 +129,9 @@ class _Forward(Attention):
 
         def made() -> None:
             self._scores(i, rows, seen)
-            self.repeat(0, rows, 1, lambda r: self._row(self.add(i, r), r, seen))
+            # two passes: rows of one pass overlap, as a row's greatest score takes long to find
+            self.repeat(0, rows, 1, lambda r: self._greatest(self.add(i, r), r, seen))
+            self.repeat(0, rows, 1, lambda r: self._weigh(self.add(i, r), r, seen))
             self._values(i, rows, seen)
 
         self.branch(self.compare("sgt", seen, 0), made)
@@ -136,35 +141,35 @@ class _Forward(Attention):
         far = self.mul(w["nr"], ITEM) if self.form.packed else w["kt"]
         if self.form.panels:
             p = self.binary("divui", i, w["mr"])
-            a = self.at(self.panels, self.mul(p, self.panel(w["d"], "mr")))
+            a = self.at(self.panels, self.mul(p, self.panel(w["terms"], "mr")))
         else:
             a = self.at(self.q, self.mul(i, w["q_line"]))
 
         def columns(j: str) -> None:
             if self.form.packed:
                 p = self.binary("divui", j, w["nr"])
-                b = self.at(self.keys, self.mul(p, self.panel(w["d"], "nr")))
+                b = self.at(self.keys, self.mul(p, self.panel(w["terms"], "nr")))
             else:
                 b = self.at(self.block, self.mul(j, w["kt"]))
             c = self.at(self.strip, self.mul(j, ITEM))
             wide = self.at_most(w["nr"], self.sub(seen, j))
-            self.tile("scores", a, b, far, w["d"], c, w["across"], rows, wide, 0, w["q_line"])
+            self.tile("scores", a, b, far, w["terms"], c, w["across"], rows, wide, 0, w["q_line"])
 
         self.repeat(0, seen, w["nr"], columns)
 
-    def _row(self, row: str, r: str, width: str) -> None:
-        """Write the running softmax of one row of a strip.
+    def _greatest(self, row: str, r: str, width: str) -> None:
+        """Write the scores of one row of a strip, its greatest score so far, and what was summed before by that.
 
         width: the keys of the block that some row of the strip attends to.
         """
-        w, m = self.w, self.m
+        m = self.m
         seen = self._sees(row)
-        line_at = self.at(self.strip, self.mul(r, w["across"]))
+        line_at = self.at(self.strip, self.mul(r, self.w["across"]))
         bias = self.null
-        position, head = self._position(row)
         if self.form.bias:
+            position, head = self._position(row)
             found = self.line_of("bias", self.batch, head, position, "b")
-            bias = self.at(found, self.mul(self.key, w["bj"]))
+            bias = self.at(found, self.mul(self.key, self.w["bj"]))
 
         def score(j: str, most: list[str]) -> list[str]:
             at = self.at(line_at, self.mul(j, ITEM))
@@ -172,37 +177,56 @@ class _Forward(Attention):
             self.store(x, at)
             return [m.at_least(most[0], x)]
 
-        none = self.one.c(float("-inf"))
         (most,) = self.vectors(width, [m.c(float("-inf"))], score)
         block = self.greatest_lane(most)  # a NaN among the scores is never the largest
         at, total_at = (self.at(x, self.mul(row, ITEM)) for x in (self.greatest, self.totals))
-        old = self.where(self.begins, none, self.number(at))
-        new = self.one.at_least(block, old)
-        low = self.where(self.one.cmp("oeq", new, none), self.one.c(0.0), new)
-        shift = self.wide(low)
+
+        def first() -> None:
+            self.put(block, at)
+            self.put(self.one.c(0.0), total_at)
+
+        def further() -> None:
+            old = self.number(at)
+            new = self.one.at_least(block, old)
+            self.put(new, at)
+            changes = self.one.cmp("une", new, old)  # the least factor is that of no change
+
+            def rescaled() -> None:
+                factor = self.exp(self.one.sub(old, self._shift(new)), self.one)
+                self.put(self.one.mul(self.number(total_at), factor), total_at)
+                self._times(row, factor)
+
+            self.branch(changes, rescaled)
+
+        self.branch(self.begins, first, further)
+
+    def _shift(self, greatest: str) -> str:
+        """What is subtracted from scores: the greatest one, or 0 where there is none."""
+        none = self.one.cmp("oeq", greatest, self.one.c(float("-inf")))
+        return self.where(none, self.one.c(0.0), greatest)
+
+    def _weigh(self, row: str, r: str, width: str) -> None:
+        """Write the weights of one row of a strip over its scores, and add them up."""
+        m, w = self.m, self.w
+        line_at = self.at(self.strip, self.mul(r, w["across"]))
+        at, total_at = (self.at(x, self.mul(row, ITEM)) for x in (self.greatest, self.totals))
+        shift = self.wide(self._shift(self.number(at)))
         element = ""
         if self.form.dropout:
+            position, head = self._position(row)
             line = self.add(
                 self.mul(self.add(self.mul(self.batch, w["heads"]), head), w["tq"]), position
             )
             element = self.add(self.mul(line, w["tk"]), self.key)
 
         def weigh(j: str, sums: list[str]) -> list[str]:
-            at = self.at(line_at, self.mul(j, ITEM))
-            x = self.exp(m.sub(self.load(at), shift))
+            x = self.exp(m.sub(self.load(self.at(line_at, self.mul(j, ITEM))), shift))
             kept = self.dropped(x, self.add(element, j)) if element else x
-            self.store(kept, at)
+            self.put_elements(kept, line_at, j)  # a bfloat16 value is where a score was read before
             return [m.add(sums[0], x)]
 
         (sums,) = self.vectors(width, [m.c(0.0)], weigh)
-        factor = self.exp(self.one.sub(old, low), self.one)
-        before = self.where(self.begins, self.one.c(0.0), self.number(total_at))
-        self.put(self.one.fma(before, factor, self.total(sums)), total_at)
-        self.put(new, at)
-        same = self.one.cmp("oeq", factor, self.one.c(1.0))
-        stays = self(f"arith.ori {same}, {self.begins} : i1")
-        changes = self(f"arith.xori {stays}, {self.const(True, 'i1')} : i1")
-        self.branch(changes, lambda: self._times(row, factor))
+        self.put(self.one.add(self.number(total_at), self.total(sums)), total_at)
 
     def _times(self, row: str, factor: str) -> None:
         """Multiply a row of the result by a number."""
@@ -217,6 +241,9 @@ class _Forward(Attention):
 
     def _values(self, i: str, rows: str, seen: str) -> None:
         w = self.w
+        v, stride, deep = self.weighed, w["vt"], seen
+        if self.form.pairs:
+            v, stride, deep = self.v_pairs, w["y_line"], self.granules(seen, 2)
 
         def some(r: str) -> None:
             weights = self.at(self.strip, self.mul(r, w["across"]))
@@ -227,7 +254,7 @@ class _Forward(Attention):
                 offset = self.mul(j, ITEM)
                 wide = self.at_most(w["wide"], self.sub(w["dv"], j))
                 self.tile(
-                    "values", weights, self.at(self.weighed, offset), w["vt"], seen, self.at(y, offset), w["y_line"],
+                    "values", weights, self.at(v, offset), stride, deep, self.at(y, offset), w["y_line"],
                     high, wide, self.more,
                 )  # fmt: skip
 
@@ -247,9 +274,8 @@ class _Forward(Attention):
         target = self.line_of("y", self.batch, head, position)
 
         def part(j: str, _: list[str]) -> list[str]:
-            offset, inside = self.mul(j, ITEM), self.first(self.sub(self.w["dv"], j))
-            x = self.m.mul(self.load(self.at(source, offset)), by)
-            self.store(x, self.at(target, offset), inside)
+            x = self.m.mul(self.load(self.at(source, self.mul(j, ITEM))), by)
+            self.put_elements(x, target, j, self.first(self.sub(self.w["dv"], j)))
             return []
 
         self.vectors(self.w["dv"], [], part)

@@ -11,7 +11,9 @@ from ..language import philox, vmath
 from ..language.vmath import exponential
 from ..language.vmath.arith import Arith
 from ..product import panels, tile
+from ..product.bfloat16 import words
 from ..product.function import VECTOR, Function
+from . import pairs
 
 _MASK = f"vector<{LANES}xi1>"
 _BYTES = f"vector<{LANES}xi8>"
@@ -21,10 +23,11 @@ _LONGS = f"vector<{LANES}xi64>"
 #: external functions, besides those whose addresses are arguments
 EXTERNALS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
 
-#: arguments of both directions. Strides are in bytes: of batches, heads and positions (b, h, t), of the bias's keys (j)
+#: arguments of both directions. Strides are in bytes: of batches, heads and positions (b, h, t), of the bias's keys
+#: (j). terms: channels d, or pairs of them
 COMMON = (
     *("q", "k", "v", "sums", "bias", "rng", "scratch"),
-    *("batch", "heads", "group", "tq", "tk", "d", "dv", "scale", "drop", "stream"),
+    *("batch", "heads", "group", "tq", "tk", "d", "dv", "terms", "scale", "drop", "stream"),
     *("qb", "qh", "qt", "kb", "kh", "kt", "vb", "vh", "vt"),
     *("sb", "sh", "st", "bb", "bh", "bt", "bj"),
     *("mr", "nr", "rows", "keys", "across", "each"),
@@ -39,6 +42,7 @@ class Form:
         bias: the element type of the bias, "f32" or "i1"; "": there is none.
         causal, dropout: whether there is a causal mask, or dropout.
         formula: whether a row whose scores are all -inf gives NaN rather than 0.
+        pairs: whether operands, and the result of the forward, are bfloat16 values, which are multiplied in pairs.
         packed: whether k is packed; otherwise it is read in place.
         panels: whether rows of q are packed.
     """
@@ -49,6 +53,7 @@ class Form:
     packed: bool = True
     panels: bool = True
     formula: bool = False
+    pairs: bool = False
 
     @property
     def name(self) -> str:
@@ -59,12 +64,13 @@ class Form:
             "dropout" if self.dropout else "",
             "" if self.packed else "few" if self.panels else "rows",
             "formula" if self.formula else "",
+            "pairs" if self.pairs else "",
         )
         return "".join(f"_{part}" for part in parts if part)
 
 
 class Attention(Function):
-    """A kernel over float32 tensors.
+    """A kernel over float32 tensors, or over bfloat16 tensors whose scores and sums are float32.
 
     names: its arguments. addresses: those that are addresses. functions: those that are addresses of functions.
     """
@@ -79,6 +85,7 @@ class Attention(Function):
         }  # arguments that are 0
         pointers = set(addresses) - absent
         self.form, self.m = form, Arith(self, VECTOR)
+        self.item = ITEM // 2 if form.pairs else ITEM  #: bytes of an element of an operand
         self.one = Arith(self, "f32")
         self.w = {
             name: self.load_word(i, "!llvm.ptr" if name in pointers else "i64")
@@ -114,6 +121,26 @@ class Attention(Function):
     def put(self, x: str, at: str) -> None:
         """Store a float32 at an address."""
         self.line(f"llvm.store {x}, {at} : f32, !llvm.ptr")
+
+    def elements(self, line: str, j: str, inside: str | None = None) -> str:
+        """16 elements of a row of an operand from number `j` on, as float32. inside: the lanes to read."""
+        at = self.at(line, self.mul(j, self.item))
+        if not self.form.pairs:
+            return self.load(at, inside)
+        return words.widened(self, self.read(at, words.HALF, self.item, inside))
+
+    def put_elements(self, x: str, line: str, j: str, inside: str | None = None) -> None:
+        """Write 16 elements of a row of an operand's type. inside: the lanes to write."""
+        at = self.at(line, self.mul(j, self.item))
+        if self.form.pairs:
+            self.put_halves(words.rounded(self, x), at, inside)
+        else:
+            self.store(x, at, inside)
+
+    def put_halves(self, rounded: str, at: str, inside: str | None = None) -> None:
+        """Write `rounded` values (`words.py`) to an address."""
+        half = self(f"arith.trunci {rounded} : {words.WORDS} to {words.HALF}")
+        self.write(half, at, words.HALF, ITEM // 2, inside)
 
     def exp(self, x: str, m: Arith | None = None) -> str:
         """The exponential of a number that is at most 0 (up to rounding). m: of its type; of a vector without it."""
@@ -181,8 +208,7 @@ class Attention(Function):
             line = self.at(at, self.mul(i, stride))
 
             def part(j: str, found: list[str]) -> list[str]:
-                inside = self.first(self.sub(columns, j))
-                x = self.load(self.at(line, self.mul(j, ITEM)), inside)
+                x = self.elements(line, j, self.first(self.sub(columns, j)))
                 return [self.m.fma(x, self.m.c(0.0), found[0])]
 
             return self.vectors(columns, sums, part)
@@ -196,21 +222,26 @@ class Attention(Function):
 
     # -- products
 
-    def panel(self, channels: str, side: str) -> str:
+    def panel(self, terms: str, side: str) -> str:
         """The bytes of a panel."""
-        return self.mul(self.granules(channels, PADDED), PADDED * ITEM, self.w[side])
+        return self.mul(self.granules(terms, PADDED), PADDED * ITEM, self.w[side])
+
+    def pair(self, source: str, stride: str, to: str, line: str, count: str, channels: str) -> None:
+        """Copy `count` rows in pairs. line: bytes between rows of the copy."""
+        arguments = (source, to, stride, line, count, channels)
+        self.call(self.w["pair_rows"], ", ".join(arguments), pairs.TYPES)
 
     def pack(
-        self, function: str, side: str, source: str, stride: str, to: str, count: str, channels: str
+        self, function: str, side: str, source: str, stride: str, to: str, count: str, terms: str
     ) -> None:
         """Pack positions into panels. side: the argument that has the positions of a panel."""
-        size, ahead = self.panel(channels, side), self.mul(self.w[side], ITEM)
+        size, ahead = self.panel(terms, side), self.mul(self.w[side], ITEM)
 
         def one(p: str) -> None:
             i = self.mul(p, self.w[side])
             lanes = self.at_most(self.sub(count, i), self.w[side])
             arguments = (self.at(source, self.mul(i, stride)), self.at(to, self.mul(p, size)),
-                         stride, self.i64(ITEM), lanes, channels, ahead)  # fmt: skip
+                         stride, self.i64(ITEM), lanes, terms, ahead)  # fmt: skip
             self.call(self.w[function], ", ".join(arguments), panels.TYPES)
 
         self.repeat(0, self.granules(count, self.w[side]), 1, one)

@@ -20,9 +20,10 @@ from gflow.dialects.records import record
 from gflow.dialects.types import TensorType
 
 from ..product import dots, panels, tile
+from ..product.bfloat16 import word_tile
 from ..product.own import Steps
 from ..program_builder import Builder
-from . import backward, few, forward
+from . import backward, few, forward, pairs
 from .kernel import EXTERNALS, Form
 
 #: the length of a chain of additions over rows in the gradients of k and v; longer ones are less exact than eager
@@ -59,6 +60,7 @@ def attention(b: Builder, o: Op) -> None:
     tensors, bias, rng = _operands(b, o, 3)
     y, sums = (_tensor(b, v) for v in o.results)
     blocks, settings = b.choice.attention_blocks(), _settings(o)
+    _check(b, blocks, (*tensors, y))
     each = blocks.forward(tensors[0].type.shape[3], tensors[2].type.shape[3])
     scratch = b.scratch(blocks.scratch(each, b.threads))
     add_forward(b, blocks, (*tensors, y, sums), bias, rng, settings, scratch, b.label(o))
@@ -69,9 +71,19 @@ def attention_grad(b: Builder, o: Op) -> None:
     tensors, bias, rng = _operands(b, o, 6)
     grads = [_tensor(b, v) for v in o.results[:3]]
     blocks = b.choice.attention_blocks()
+    _check(b, blocks, tensors[:5])
     d, values = tensors[1].type.shape[3], tensors[3].type.shape[3]
     scratch = b.scratch(blocks.scratch(blocks.backward(d, values), b.threads))
     add_backward(b, blocks, (*tensors, *grads), bias, rng, _settings(o), scratch, b.label(o))
+
+
+def _check(b: Builder, blocks: AttentionBlocks, tensors: Sequence[Tensor]) -> None:
+    wanted = "bf16" if blocks.pairs else "f32"
+    sound = all(t.type.dtype == wanted for t in tensors)
+    sound = sound and not (blocks.pairs and any(t.type.shape[3] % 2 for t in tensors))
+    b.choice.check(
+        sound, f"is for attention of {wanted} values, of which two are multiplied at a time in bf16"
+    )
 
 
 def _tensor(b: Builder, value: int) -> Tensor:
@@ -111,9 +123,9 @@ def add_forward(
     words |= _strided("y", y, "y")
     high, wide = blocks.weighing(dv)
     words |= {
-        "values": _tile(b, (high, wide), (ITEM, blocks.across)), "high": high, "wide": wide,
+        "values": _tile(b, blocks, (high, wide), (ITEM, blocks.across)), "high": high, "wide": wide,
         "row_panels": blocks.row_panels(d), "key_panels": blocks.key_panels(d), "per_row": blocks.per_row,
-        "q_line": line(d), "y_line": line(dv), "each": blocks.forward(d, dv),
+        "q_line": line(blocks.terms(d)), "y_line": line(dv), "each": blocks.forward(d, dv),
     }  # fmt: skip
     work = _work(q.type, k.type, d + dv)
     _add(b, "attention", forward.function, forward.WORDS, form, words, work, label)
@@ -139,12 +151,17 @@ def add_backward(
     ):  # fmt: skip
         words |= _strided(name, tensor, letter)
     weighing = blocks.weighing(max(d, values))
+    apart = (
+        2 if blocks.pairs else 1
+    )  # words hold two rows of p and ds, and rows of ds are bfloat16 values
     words |= {
-        "by_keys": _tile(b, weighing, (ITEM, blocks.across)), "wide": weighing[1],
-        "by_rows": _tile(b, weighing, (blocks.across, ITEM), _ROWS),
+        "by_keys": _tile(b, blocks, weighing, (ITEM, blocks.across // apart)), "wide": weighing[1],
+        "by_rows": _tile(b, blocks, weighing, (blocks.across * apart, ITEM), _ROWS),
         "q_panels": blocks.row_panels(d), "k_panels": blocks.key_panels(d),
         "dy_panels": blocks.row_panels(values), "v_panels": blocks.key_panels(values),
         "block": blocks.rows * blocks.across, "each": blocks.backward(d, values),
+        "value_terms": blocks.terms(values), "d_line": line(d), "dv_line": line(values),
+        "q_pairs": blocks.row_pairs(d), "dy_pairs": blocks.row_pairs(values), "k_pairs": blocks.key_pairs(d),
     }  # fmt: skip
     work = _work(q.type, k.type, 3 * d + 2 * values)
     _add(b, "attention_grad", backward.function, backward.WORDS, form, words, work, label)
@@ -156,7 +173,9 @@ def add_backward(
 def _form(bias: Tensor | None, settings: Settings, blocks: AttentionBlocks) -> Form:
     dtype = "" if bias is None else bias.type.dtype
     dropout = bool(settings.dropout)
-    return Form(dtype, settings.causal, dropout, blocks.packed, blocks.panels, settings.formula)
+    return Form(
+        dtype, settings.causal, dropout, blocks.packed, blocks.panels, settings.formula, blocks.pairs
+    )  # fmt: skip
 
 
 def _common(
@@ -172,7 +191,7 @@ def _common(
     (batch, tq, heads, d), (tk, shared) = q.type.shape, k.type.shape[1:3]
     words: _Words = {
         "scratch": scratch, "batch": batch, "heads": heads, "group": heads // shared,
-        "tq": tq, "tk": tk, "d": d, "dv": v.type.shape[3],
+        "tq": tq, "tk": tk, "d": d, "dv": v.type.shape[3], "terms": blocks.terms(d),
         "scale": _bits(settings.scale), "drop": _bits(settings.dropout), "stream": settings.stream,
         "mr": blocks.tile[0], "nr": blocks.tile[1], "rows": blocks.rows, "keys": blocks.keys, "across": blocks.across,
         "bias": 0, "bb": 0, "bh": 0, "bt": 0, "bj": 0, "rng": 0 if rng is None else rng.place,
@@ -188,7 +207,8 @@ def _common(
     height, width = blocks.tile
     words |= {"pack_rows": _pack(b, height) if blocks.panels else 0}
     words |= {"pack_keys": _pack(b, width) if blocks.packed else 0}
-    words |= {"scores": _tile(b, blocks.tile, None) if blocks.packed else _few(b, blocks)}
+    words |= {"pair_rows": _pair(b) if blocks.pairs else 0}
+    words |= {"scores": _tile(b, blocks, blocks.tile, None) if blocks.packed else _few(b, blocks)}
     if not blocks.packed:
         words |= {"nr": STRIP}
     return words
@@ -196,7 +216,7 @@ def _common(
 
 def _strided(name: str, tensor: Tensor, letter: str) -> _Words:
     """The address of a [batch, position, head, channel] tensor, and its strides in bytes, as arguments."""
-    batch, position, head, _ = (ITEM * s for s in tensor.strides)
+    batch, position, head, _ = (tensor.type.itemsize * s for s in tensor.strides)
     return {name: tensor.place, f"{letter}b": batch, f"{letter}h": head, f"{letter}t": position}
 
 
@@ -224,6 +244,13 @@ def _pack(b: Steps, width: int) -> KernelAddress:
     return KernelAddress(name)
 
 
+def _pair(b: Steps) -> KernelAddress:
+    name = "pair_rows"
+    if name not in b.kernels:
+        b.kernels[name] = pairs.pair(name)
+    return KernelAddress(name)
+
+
 def _few(b: Steps, blocks: AttentionBlocks) -> KernelAddress:
     """The function that computes the scores of few rows."""
     height, width = blocks.tile
@@ -234,23 +261,33 @@ def _few(b: Steps, blocks: AttentionBlocks) -> KernelAddress:
 
 
 def _tile(
-    b: Steps, size: tuple[int, int], steps: tuple[int, int] | None, chain: int = tile.CHAIN
+    b: Steps,
+    blocks: AttentionBlocks,
+    size: tuple[int, int],
+    steps: tuple[int, int] | None,
+    chain: int = tile.CHAIN,
 ) -> KernelAddress:
     """The function of a register tile.
 
     Args:
         b: the steps that the function is added to.
+        blocks: the blocking.
         size: rows and columns of the tile.
         steps: the strides of A in bytes, if A is a block of scores; B is then read in place. None: A is packed.
         chain: the length of a chain of additions.
     """
     height, width = size
-    name = f"tile_{height}x{width}"
+    name, ahead = f"tile_{height}x{width}", _AHEAD if steps else 0
     if steps is not None:
         name = f"tile_lies_{height}x{width}_{steps[0]}_{steps[1]}"
+    if blocks.pairs:
+        name += "_pairs"
     if name not in b.kernels:
-        b.kernels[name] = tile.tile(
-            name, height, width // LANES, steps is None, steps, chain, _AHEAD if steps else 0
+        vectors = width // LANES
+        b.kernels[name] = (
+            word_tile.tile(name, height, vectors, steps, chain, ahead)
+            if blocks.pairs
+            else tile.tile(name, height, vectors, steps is None, steps, chain, ahead)
         )
     return KernelAddress(name)
 

@@ -24,8 +24,7 @@ def _decode(w: Writer, raw: str, dtype: str, lanes: int) -> str:
     if dtype == "bf16":
         i32 = sc.shaped("i32", lanes)
         wide = w(f"arith.extui {raw} : {sc.shaped('i16', lanes)} to {i32}")
-        high = w(f"arith.shli {wide}, {w.const(16, i32)} : {i32}")
-        return w(f"arith.bitcast {high} : {i32} to {sc.shaped('f32', lanes)}")
+        return sc.from_bf16_bits(w, wide, lanes)
     if dtype == "f16":
         return w(f"arith.extf {raw} : {sc.shaped('f16', lanes)} to {sc.shaped('f32', lanes)}")
     return raw

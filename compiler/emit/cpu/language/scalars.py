@@ -45,12 +45,22 @@ def round_half(e: Emitter, x: str, dtype: str, lanes: int) -> str:
         narrow = e(f"arith.truncf {x} : {f32} to {shaped('f16', lanes)}")
         return e(f"arith.extf {narrow} : {shaped('f16', lanes)} to {f32}")
     bits = bf16_bits(e, x, lanes)
-    wide = e(f"arith.shli {bits}, {e.const(16, shaped('i32', lanes))} : {shaped('i32', lanes)}")
-    return e(f"arith.bitcast {wide} : {shaped('i32', lanes)} to {f32}")
+    return from_bf16_bits(e, bits, lanes)
+
+
+def from_bf16_bits(e: Emitter, bits: str, lanes: int) -> str:
+    """The bfloat16 whose bits are the lower half of an i32, the rest of which is 0, as f32."""
+    i32 = shaped("i32", lanes)
+    wide = e(f"arith.shli {bits}, {e.const(16, i32)} : {i32}")
+    found = e(f"arith.bitcast {wide} : {i32} to {shaped('f32', lanes)}")
+    e.bf16_values[found] = bits
+    return found
 
 
 def bf16_bits(e: Emitter, x: str, lanes: int) -> str:
     """The bfloat16 nearest to `x` (f32), as the low 16 bits of an i32; NaN stays NaN."""
+    if x in e.bf16_values:
+        return e.bf16_values[x]
     i32, f32 = shaped("i32", lanes), shaped("f32", lanes)
     raw = e(f"arith.bitcast {x} : {f32} to {i32}")
     high = e(f"arith.shrui {raw}, {e.const(16, i32)} : {i32}")

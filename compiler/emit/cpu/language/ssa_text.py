@@ -38,6 +38,8 @@ class Emitter:
         self._counter = 0
         self._indent = 2
         self.externals: set[str] = set()  # functions called, for `vmath.declarations`
+        #: float32 values that are bfloat16 values, and the i32 whose lower half has their bits
+        self.bf16_values: dict[str, str] = {}
 
     def fresh(self, prefix: str = "v") -> str:
         """A new SSA name, `%v12`."""

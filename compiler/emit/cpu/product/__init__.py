@@ -16,5 +16,6 @@ sweep          products of one to four rows, which read B row by row without pac
 tile           the register tile (microkernel)
 bfloat16/      products of bfloat16 values by Intel AMX or AVX-512, and float32 products from them
 packed/        products and convolutions that read the activation in place, and gradients of weights
+winograd/      3×3 convolutions and their gradients by Winograd's algorithm
 convolutions/  convolutions of channels-last float32 data
 """

@@ -3,7 +3,7 @@
 This accumulates in float32, and uses the float32 BLAS and convolution kernels. With Intel AMX or AVX-512's dot
 products, products of bfloat16 values are made as such (`precision = "bf16"`): matrix products then read their operands
 without widening them, and round each tile of sums, after which the epilogue runs on it (on rows, where K is longer than
-a block and the sums are large). With dot products, so do convolutions that read windows in place.
+a block and the sums are large). With dot products, so do convolutions that read windows in place, and attention.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
 from gflow.compiler.kernel.blocks import BF16
 from gflow.compiler.kernel.movement import converting, shifted
+from gflow.compiler.kernel.selection.cpu.convolutions.patches import widened_strides
 from gflow.compiler.kernel.selection.cpu.halves import widened_shapes
-from gflow.compiler.kernel.selection.cpu.patches import widened_strides
+from gflow.dialects.ops.attention import multiplied
 from gflow.dialects.program import Place
 from gflow.dialects.types import HALVES, TensorType
 
@@ -149,7 +150,8 @@ def _directly(
 
 
 def _check_widened(b: Builder, o: Op) -> list[int]:
-    """The values that are widened: all half-precision ones, or in "bf16" the results alone.
+    """The values that are widened: all half-precision ones; in "bf16" the results alone, or those that attention does
+    not read and write as they are.
 
     Raises:
         CannotLower: the choice widens other values.
@@ -158,7 +160,10 @@ def _check_widened(b: Builder, o: Op) -> list[int]:
     given = dict.fromkeys(every[n] for n in numbers if 0 <= n < len(every))
     halves = dict.fromkeys(v for v in every if b.body.types[v].dtype in HALVES)
     results = {v: None for v in halves if v in o.results}
-    sound = given == halves or (b.choice.precision == BF16 and given == results)
+    sound = given == halves
+    if b.choice.precision == BF16:
+        kept = [every[n] for n in multiplied(o.name, len(o.operands))]
+        sound |= given == (dict.fromkeys(v for v in halves if v not in kept) if kept else results)
     b.choice.check(sound, "must widen all operands and results in half precision, or none")
     return list(given)
 

@@ -49,7 +49,7 @@ def tile(
         ahead: B is prefetched so many rows of B ahead; 0: the next columns are prefetched.
     """
     masked = not packed or reads_both(vectors)
-    made = _Tile(rows, vectors, masked, steps or (rows * ITEM, ITEM), chain, ahead)
+    made = RegisterTile(rows, vectors, masked, steps or (rows * ITEM, ITEM), chain, ahead)
     return made.function(name, ARGUMENTS)
 
 
@@ -133,7 +133,7 @@ class Tile(Function):
         return [(self.load(self.at(held, o)), self.at(row, o)) for o in offsets]
 
 
-class _Tile(Tile):
+class RegisterTile(Tile):
     """The computation of a tile.
 
     Compile time grows with the text, large parts of which exist once for each vector of the tile. So only a complete
@@ -162,6 +162,10 @@ class _Tile(Tile):
             self.compare("sle", "%k_size", self.chain),
             self(f"arith.xori {self.follows}, {self.const(True, 'i1')} : i1"),
         )
+        self._write(straight)
+
+    def _write(self, straight: str) -> None:
+        """Write the tile. straight: whether one chain sums all of K of a complete tile that is stored."""
         self.branch(straight, self._one_part, self._parts)
 
     # -- sums
@@ -183,15 +187,21 @@ class _Tile(Tile):
                     columns.append(self.read(at, VECTOR, 64, None))
             made = []
             for i in range(self.rows):
-                x = self(f"llvm.load {self.at(a, i * down)} : !llvm.ptr -> f32")
-                wide = self(f"vector.broadcast {x} : f32 to {VECTOR}")
-                for v in range(self.vectors):
-                    total = sums[i * self.vectors + v]
-                    made.append(self(f"math.fma {wide}, {columns[v]}, {total} : {VECTOR}"))
+                made += self._row_of_products(
+                    self.at(a, i * down), columns, sums[i * self.vectors : (i + 1) * self.vectors]
+                )
             return made
 
         zeros = [(self.zero, VECTOR)] * (self.rows * self.vectors)
         return self.loop(low, high, 1, zeros, add)
+
+    def _row_of_products(self, at: str, columns: list[str], sums: list[str]) -> list[str]:
+        """The sums of a row with the products of the value at the address `at` added."""
+        x = self(f"llvm.load {at} : !llvm.ptr -> f32")
+        wide = self(f"vector.broadcast {x} : f32 to {VECTOR}")
+        return [
+            self(f"math.fma {wide}, {y}, {total} : {VECTOR}") for y, total in zip(columns, sums)
+        ]
 
     def _one_part(self) -> None:
         """Sum all of K in one chain, and store the tile from registers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -33,10 +34,13 @@ _TASKS = 4
 _FEW, _FEWEST = 48, 4
 
 
-def attention_of(p: Processor, o: Op, types: Sequence[TensorType], threads: int) -> Choice | None:
+def attention_of(
+    p: Processor, o: Op, types: Sequence[TensorType], threads: int, precision: str = ""
+) -> Choice | None:
     """The choice of gflow's own kernel for an `attention` or `attention_grad`; None where it does not support the op.
 
     types: the types of the function's values. threads: the number of threads that scratch is for.
+    precision: "bf16": its operands are bfloat16 values, of which two are multiplied at a time; `types` are float32.
     """
     needed = NEEDED[o.name]
     attrs = read(OPS[o.name], o.op.attributes)
@@ -44,12 +48,22 @@ def attention_of(p: Processor, o: Op, types: Sequence[TensorType], threads: int)
         return None
     first = 0 if needed == 3 else 1
     q, k, v = (types[x] for x in o.operands[first : first + 3])
-    made = blocks_of(p, q, k, threads, needed == 6)
+    made = replace(blocks_of(p, q, k, threads, needed == 6), pairs=bool(precision))
+    if precision and not reads_pairs(made, q, v):
+        return None
     d, values = q.shape[3], v.shape[3]
     each = made.forward(d, values) if needed == 3 else made.backward(d, values)
     kind = "attention" if made.packed else "attention_rows"
     tile = (*made.tile, made.keys)
-    return Choice(kind, made.scratch(each, threads), tile=tile, block=(made.rows,))
+    return Choice(
+        kind, made.scratch(each, threads), tile=tile, block=(made.rows,), precision=precision
+    )  # fmt: skip
+
+
+def reads_pairs(blocks: AttentionBlocks, q: TensorType, v: TensorType) -> bool:
+    """Whether a blocking is one of a kernel that multiplies two bfloat16 values at a time: of many rows, whose channels
+    are pairs."""
+    return blocks.packed and blocks.rows % 2 == q.shape[3] % 2 == v.shape[3] % 2 == 0
 
 
 def contest_of(o: Op, types: Sequence[TensorType]) -> AttentionContest | None:

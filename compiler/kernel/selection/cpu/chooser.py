@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from gflow.compiler.targets.processors import Processor
@@ -11,6 +11,7 @@ from gflow.dialects.attributes import read
 from gflow.dialects.extents import typical
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
+from gflow.dialects.ops.attention import multiplied
 from gflow.dialects.ops.distribution import SHARD, START
 from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.records import record
@@ -27,6 +28,7 @@ from ....ir.errors import CannotLower
 from ....ir.fused import CONTRACTIONS, root_of, root_operands
 from ....ir.ssa import Op
 from ....memory.liveness import Lives
+from ...blocks import BF16
 from ...description import Descriptions, Kernel
 from ...tiles import tiles_of
 from ..choice import Choice, Way
@@ -191,7 +193,7 @@ class Chooser:
     # -- half precision
 
     def _attention(self, p: Processor, o: Op) -> Choice | None:
-        """gflow's own attention, on values that are widened to float32 where they are in half precision.
+        """gflow's own attention: of bfloat16 values in pairs, or of values that are widened to float32.
 
         Long bfloat16 attention is faster in PyTorch's kernel where that uses AMX.
         """
@@ -204,17 +206,39 @@ class Chooser:
         wide = list(types)
         for v in values:
             wide[v] = as_float32(types[v])
+        if (found := self._attention_in_pairs(p, o, wide)) is not None:
+            return found
         own = attention_of(p, o, wide, self.products.threads)
         if own is None:
             return None
         numbers, then, scratch = self._widened(o)
         return replace(own, scratch=own.scratch + scratch, widened=numbers, then=then)
 
-    def _widened(self, o: Op) -> tuple[tuple[int, ...], tuple[Way, ...], int]:
-        """The positions of an op's values in half precision, their conversions, and the bytes of the float32 copies."""
+    def _attention_in_pairs(self, p: Processor, o: Op, wide: list[TensorType]) -> Choice | None:
+        """gflow's own attention that multiplies two bfloat16 values at a time, by AVX-512; its gradients are rounded
+        from float32 sums. None where it does not support the op. wide: the types of values, of halves as float32."""
+        types, at, values = self.lives.body.types, self.lives.at, (*o.operands, *o.results)
+        tensors = [values[n] for n in multiplied(o.name, len(o.operands))]
+        if p.halves is None or p.amx is not None or any(types[v].dtype != "bf16" for v in tensors):
+            return None
+        if any(at[v].strides[3] != 1 and types[v].shape[3] != 1 for v in tensors):
+            return None
+        own = attention_of(p, o, wide, self.products.threads, BF16)
+        if own is None:
+            return None
+        numbers, then, scratch = self._widened(o, tensors)
+        return replace(own, scratch=own.scratch + scratch, widened=numbers, then=then)
+
+    def _widened(
+        self, o: Op, kept: Collection[int] = ()
+    ) -> tuple[tuple[int, ...], tuple[Way, ...], int]:
+        """The positions of an op's values in half precision, their conversions, and the bytes of the float32 copies.
+
+        kept: values that stay in half precision.
+        """
         values = (*o.operands, *o.results)
         types = [self.lives.body.types[v] for v in values]
-        numbers = halves_among(values, types)
+        numbers = tuple(n for n in halves_among(values, types) if values[n] not in kept)
         strides = [self.lives.at[v].strides for v in values]
         scratch = sum(up(4 * types[n].numel) for n in numbers)
         return numbers, conversions(numbers, types, strides, len(o.operands)), scratch

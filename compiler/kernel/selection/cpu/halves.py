@@ -20,9 +20,9 @@ from ...tiles import rounding, rounding_rows
 from ..choice import Choice, Way
 from .blocking import halves_are_faster
 from .contraction import Contraction, up
-from .direct import reads_pairs
+from .convolutions.direct import reads_pairs
+from .convolutions.patches import kind_of_patches, reads_halves, widened_strides
 from .loops import way_of_loops
-from .patches import kind_of_patches, reads_halves, widened_strides
 from .products import Products
 from .rows import MOST_PIECES
 from .sharing import of_product

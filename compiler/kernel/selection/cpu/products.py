@@ -12,18 +12,26 @@ from gflow.dialects.records import record
 from gflow.dialects.types import NO_KERNELS, TensorType
 
 from ....ir.errors import CannotLower
-from ...blocks import ITEM, Problem
+from ...blocks import ITEM, Problem, Winograd
 from ...contest import Contest
-from ...convolution import ROLES, packed_geometry
+from ...convolution import ROLES, Geometry, packed_geometry
 from ...movement import zeros
 from ..choice import Choice, Way
 from ..choice import blocked as choice_of_blocks
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
 from .blocking import blocks_of, contiguous, cut, halves_are_faster, own_is_faster
 from .contraction import Contraction, up
-from .direct import direct_of, gradient_of
+from .convolutions.direct import direct_of, gradient_of
+from .convolutions.patches import (
+    kind_of_patches,
+    patches_of,
+    product_of,
+    rows_with,
+    sizes_of,
+    weight_copy,
+)
+from .convolutions.winograd import winograd_gradient_of, winograd_of
 from .loops import way_of_loops
-from .patches import kind_of_patches, patches_of, product_of, rows_with, sizes_of, weight_copy
 from .sharing import At, of_product, of_windows, sharing
 from .strips import strips_of
 
@@ -40,6 +48,7 @@ class Products:
         processor: the row of the processor table that gflow's own products are blocked for; None: no such products.
         won: by key of a timed comparison, whether gflow's own kernel was faster. The cost model decides the others.
         direct: whether convolutions may read windows in place, instead of patches.
+        winograd: whether those of 3×3 kernels may run by Winograd's algorithm instead.
         asked: output: the products that both gflow's own kernel and the BLAS support: the key of the comparison, and
             whether the choice is gflow's own kernel.
     """
@@ -49,6 +58,7 @@ class Products:
     processor: Processor | None = None
     won: Mapping[Contest, bool] = field(default_factory=dict)
     direct: bool = True
+    winograd: bool = True
     asked: list[tuple[Contest, bool]] = field(default_factory=list)
 
     def choose(self, c: Contraction, exact: bool = False) -> tuple[Choice, Count | None]:
@@ -113,6 +123,13 @@ class Products:
             blocks = gradient_of(self.processor, g, types[w], strides[w], self.threads, precision)
             if blocks is None:
                 return None
+            fast = winograd_gradient_of(self.processor, g, self.threads)
+            if fast is not None and self.winograd and not precision:
+                half, _, each = fast.scratch(g)
+                return Choice(
+                    "winograd", floating + 2 * half + self.threads * each, tile=fast.tile,
+                    block=(fast.tiles, fast.rows, fast.beside), **shared,
+                )  # fmt: skip
             scratch = floating + sum(blocks.scratch(g.taps, g.c, g.o))
             return Choice(
                 "direct", scratch, tile=blocks.tile, block=(blocks.beside,), precision=precision, **shared
@@ -121,12 +138,23 @@ class Products:
         if made is None:
             return None
         walk = g.walk
+        quick = self._winograd(g)
+        if quick is not None and self.winograd and not precision:
+            scratch = floating + sum(quick.scratch(walk)[:2]) + self.threads * quick.each(walk)
+            return Choice("winograd", scratch, tile=quick.tile, block=(quick.tiles,), **shared)
         scratch = floating + made.b_bytes
         scratch += self.threads * sum(made.scratch(g.taps, walk.channels))
         return Choice(
             "direct", scratch, tile=made.tile, block=(made.rows, made.across, made.columns),
             walk="positions" if made.by_position else "images", precision=precision, **shared,
         )  # fmt: skip
+
+    def _winograd(self, g: Geometry) -> Winograd | None:
+        assert self.processor is not None
+        product = Problem(g.walk.rows, g.walk.columns, g.taps * g.walk.channels)
+        if any(map(varies, vars(product).values())):
+            return None
+        return winograd_of(self.processor, g, product, self.threads)
 
     def packed(self, c: Contraction) -> Choice:
         """The choice for a product with a packed weight."""

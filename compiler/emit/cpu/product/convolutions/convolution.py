@@ -17,7 +17,7 @@ from math import prod
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.blocks import BF16, ITEM
 from gflow.compiler.kernel.convolution import ROLES, Geometry, geometry
-from gflow.compiler.kernel.selection.cpu.patches import (
+from gflow.compiler.kernel.selection.cpu.convolutions.patches import (
     Patches,
     kind_of_patches,
     patches_of,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from gflow.dialects.program.processor import BF16_LINE
-
-from ..bfloat16.words import HALF, WORDS, dot, joined, multiply_add
+from ..bfloat16.words import HALF, WORDS, Products, both_ways, dot, joined
 from ..function import ITEM, LANES, VECTOR
 from ..tile import ARGUMENTS, CHAIN, Tile
 from .windows import WORD
@@ -110,18 +108,14 @@ class _Pairs(_Tile):
     positions = 2
 
     def _write(self, straight: str) -> None:
-        self.product = dot
-        usable = self(f"arith.constant true {BF16_LINE}")
-
-        def by_dot_products() -> None:
-            with self.marked(BF16_LINE):
+        def write(products: Products) -> None:
+            self.products = products
+            if products is dot:
                 super(_Pairs, self)._write(straight)
+            else:
+                self._chains()
 
-        def by_multiply_adds() -> None:
-            self.product = multiply_add
-            self._chains()
-
-        self.branch(usable, by_dot_products, by_multiply_adds)
+        both_ways(self, write)
 
     def _column(self, x: list[str], v: int) -> str:
         low, high = (self.read(self.at(at, 2 * v * LANES), HALF, 2, self.masks[v]) for at in x)
@@ -132,4 +126,4 @@ class _Pairs(_Tile):
         return self(f"vector.broadcast {y} : i32 to {WORDS}")
 
     def _plus_product(self, total: str, a: str, b: str) -> str:
-        return self.product(self, total, a, b)
+        return self.products(self, total, a, b)

@@ -7,8 +7,8 @@ from functools import partial
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.blocks import Strips
 from gflow.compiler.kernel.convolution import ROLES, Geometry, Walk, geometry, packed_geometry
-from gflow.compiler.kernel.selection.cpu.direct import reads_pairs, reads_windows
-from gflow.compiler.kernel.selection.cpu.patches import kind_of_patches
+from gflow.compiler.kernel.selection.cpu.convolutions.direct import reads_pairs, reads_windows
+from gflow.compiler.kernel.selection.cpu.convolutions.patches import kind_of_patches
 from gflow.compiler.kernel.tiles import rounding_rows
 from gflow.dialects.extents import Count
 from gflow.dialects.program import KernelAddress, KernelStep, Place

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from gflow.dialects.program.processor import BF16_LINE
-
 from ..bfloat16 import words
 from ..function import ITEM, LANES, VECTOR
 from ..tile import ARGUMENTS as OTHERS
@@ -198,21 +196,11 @@ class _Packed(_Rows):
 
 class _Pairs(_Packed):
     def _write(self, parts: str) -> None:
-        self.products = words.dot
-        usable = self(f"arith.constant true {BF16_LINE}")
-
-        def by_dot_products() -> None:
-            with self.marked(BF16_LINE):
-                self._parts()
-
-        def by_multiply_adds() -> None:
-            self.products = words.multiply_add
+        def write(products: words.Products) -> None:
+            self.products = products
             self._parts()
 
-        self.branch(usable, by_dot_products, by_multiply_adds)
+        words.both_ways(self, write)
 
     def _row_of_products(self, at: str, columns: list[str], sums: list[str]) -> list[str]:
-        x = self(f"llvm.load {at} {{alignment = 2 : i64}} : !llvm.ptr -> i32")
-        wide = self(f"vector.broadcast {x} : i32 to {words.WORDS}")
-        given = [self(f"vector.bitcast {y} : {VECTOR} to {words.WORDS}") for y in columns]
-        return [self.products(self, total, wide, y) for y, total in zip(given, sums)]
+        return words.row_of_products(self, self.products, at, columns, sums)

@@ -14,12 +14,12 @@ from gflow.dialects.extents import Count, Piece, at_most, longest, pieces
 from gflow.dialects.records import record
 from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
-from ....ir.errors import CannotLower
-from ...blocks import PADDED, Problem
-from ...convolution import ROLES, Geometry
-from ...description import Kernel
-from ...movement import NOWHERE, Copy, copying
-from .rows import MOST_PIECES, Rows
+from .....ir.errors import CannotLower
+from ....blocks import PADDED, Problem
+from ....convolution import ROLES, Geometry
+from ....description import Kernel
+from ....movement import NOWHERE, Copy, copying
+from ..rows import MOST_PIECES, Rows
 
 _N = TypeVar("_N", bound=Count)
 

@@ -14,11 +14,11 @@ from gflow.compiler.targets.processors import Processor
 from gflow.dialects.extents import at_most, varies
 from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
-from ...blocks import ITEM, LANES, GradientBlocks, Problem, Strips, words_of
-from ...convolution import Geometry, Walk
-from .blocking import blocks_of, halves_are_faster, share_of_library, share_of_peak
+from ....blocks import ITEM, LANES, GradientBlocks, Problem, Strips, words_of
+from ....convolution import Geometry, Walk
+from ..blocking import blocks_of, halves_are_faster, share_of_library, share_of_peak
+from ..strips import cut, cycles
 from .patches import sizes_of
-from .strips import cut, cycles
 
 #: the part of the products that ordering rows by position must leave of those in the order of memory, which is read in
 #: runs
@@ -29,6 +29,8 @@ _FEWER = 0.95
 _DEEP, _ENTRY, _POSITION, _SHARES = 512, 5, 12, 8
 #: from how many kernels on along a dimension the taps outside of it, which are at its ends, do not count
 _FAR = 64
+#: the most pairs of a position and a tap along a dimension that are counted; of more, all count as read
+_COUNTED = 1 << 16
 #: cycles of a run of patches that are stored: its channels, and so many more
 _RUN = 4
 #: how much faster than in float32 products of bfloat16 values are that convert and pack their operands (Zen 5: 300 to
@@ -192,7 +194,7 @@ def part_of_taps(g: Geometry, walk: Walk, height: int, by_position: bool) -> flo
     for d in reversed(range(len(walk.outputs))):
         size = walk.outputs[d]
         beside, left = _along(size, left)
-        if size > _FAR * walk.kernel[d]:
+        if size > _FAR * walk.kernel[d] or size * walk.kernel[d] > _COUNTED:
             continue
         inside = [[_inside(walk, d, x, k) for k in range(walk.kernel[d])] for x in range(size)]
         groups = [inside[x : x + beside] for x in range(0, size, beside)]

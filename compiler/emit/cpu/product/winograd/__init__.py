@@ -1,0 +1,7 @@
+"""Convolutions with a 3×3 kernel and stride 1 by Winograd's algorithm F(2×2, 3×3) (`kind = "winograd"`).
+
+gradient     the loops of the gradient of a weight
+kernel       the loops over tiles: transform of the input, products, transform of the result
+steps        the steps of a convolution and of its gradients
+transforms   the transforms of weights, inputs, results and gradients
+"""
