@@ -115,12 +115,32 @@ def gradient_of(
     precision: str = "",
 ) -> GradientBlocks | None:
     """The blocking of the gradient of a weight whose operands are read in place; None as for `direct_of`."""
-    if not reads_windows(g, weight, strides):
+    if not reads_windows(g, weight, strides) or g.o < min(tile[0] for tile in p.strips):
         return None
+    (height, vectors), deep, time = gradient_in_place(p, g, precision)
+    if (
+        g.pointwise and vectors * LANES < g.c
+    ):  # rows are read once, and in parts more slowly than packing reads them
+        return None
+    if time > _by_patches(p, g, threads, precision):
+        return None
+    near = p.near // 4 // (ITEM * deep)  # a share's part of dy stays in the second-level cache
+    shares = ceil(g.o / max(threads * _SHARES / g.taps, 1))
+    beside = max(min(near, shares) // height, 1) * height
+    if precision:  # whole pairs
+        deep += deep % 2
+    return GradientBlocks((height, vectors * LANES, deep), beside, precision)
+
+
+def gradient_in_place(
+    p: Processor, g: Geometry, precision: str = ""
+) -> tuple[tuple[int, int], int, float]:
+    """The register tile of the gradient of a weight, the positions of a block, and the cycles on one thread.
+
+    precision: that of `GradientBlocks`.
+    """
     tiles = [tile for tile in p.strips if tile[0] <= g.o]
     rows = at_most(g.positions)
-    if not tiles:
-        return None
     most = p.near // 2 // (ITEM * g.c)  # a block of the input stays in the second-level cache
     deep = max(min(rows, _DEEP, p.near // _TABLE // (16 * g.taps), most), 1)
     deep = ceil(rows / ceil(rows / deep))
@@ -137,21 +157,9 @@ def gradient_of(
         return tiles * (read * each + ceil(rows / deep) * around)
 
     best = min(tiles, key=time)
-    if (
-        g.pointwise and best[1] * LANES < g.c
-    ):  # rows are read once, and in parts more slowly than packing reads them
-        return None
     table, size = rows * (_ENTRY + _POSITION / g.taps), ITEM * g.o * g.c
     added = size * 2 * (ceil(rows / deep) - 1) / _MOVED if size * g.taps > p.near else 0
-    if g.taps * (time(best) + table + added) > _by_patches(p, g, threads, precision):
-        return None
-    height = best[0]
-    near = p.near // 4 // (ITEM * deep)  # a share's part of dy stays in the second-level cache
-    shares = ceil(g.o / max(threads * _SHARES / g.taps, 1))
-    beside = max(min(near, shares) // height, 1) * height
-    if precision:  # whole pairs
-        deep += deep % 2
-    return GradientBlocks((height, best[1] * LANES, deep), beside, precision)
+    return best, deep, g.taps * (time(best) + table + added)
 
 
 def _by_patches(p: Processor, g: Geometry, threads: int, precision: str) -> float:

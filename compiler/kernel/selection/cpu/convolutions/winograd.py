@@ -15,7 +15,7 @@ from gflow.dialects.extents import varies
 from ....blocks import LANES, Problem, Winograd, WinogradGradient
 from ....convolution import Geometry, Walk
 from ..strips import cycles
-from .direct import part_of_taps
+from .direct import gradient_in_place, part_of_taps
 
 #: cycles of the transforms of a tile of the input, of a weight and of a tile of results, for each vector of channels,
 #: and those for the addresses of a tile
@@ -59,8 +59,8 @@ def winograd_of(p: Processor, g: Geometry, product: Problem, threads: int) -> Wi
     product: that of the convolution in place.
     """
     walk, tiles = g.walk, _tiles(g)
-    narrow = [t for t in p.strips if t[1] == 1]
-    fitting = (t for t in (*p.tiles, *narrow) if _whole(walk.columns) % (t[1] * LANES) == 0)
+    narrow = (int(2 * p.issued * p.latency), 1)  # for 16 columns: sums that hide the latency twice
+    fitting = (t for t in (*p.tiles, narrow) if _whole(walk.columns) % (t[1] * LANES) == 0)
     height, vectors = next(fitting, (0, 0))
     if not vectors or not transforms(g, vectors * LANES) or not _is_large(g, tiles):
         return None
@@ -106,8 +106,7 @@ def winograd_gradient_of(p: Processor, g: Geometry, threads: int) -> WinogradGra
     time = 16 * count((height, vectors)) * (chain + around)
     both = g.walk.kernel[0] * _vectors(g.c) + _vectors(g.o) * parts
     time += tiles * (both * _ROWS + 4 * _TILE) + g.o * columns / LANES * _RESULT
-    read = g.positions * g.taps * part_of_taps(g, g.walk, 1, False)
-    in_place = read * g.o * g.c / (p.issued * LANES)
+    in_place = gradient_in_place(p, g)[2]
     return made if time < _SAVED * in_place else None
 
 
