@@ -21,6 +21,7 @@ class Frozen(flow.nn.Graph):
         super().__init__()
         self.module = module
         self.config.freeze()
+        self.config.enable_winograd(False)
 
     def build(self, x: torch.Tensor) -> torch.Tensor:
         return self.module(x)

@@ -33,7 +33,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a convolution with a kernel of 3×3 behind `depth`."""
+    """Of a convolution with a kernel of 3×3 behind `depth`. last: the weight is channels last, too."""
 
     images: int
     inputs: int
@@ -41,6 +41,7 @@ class Sizes:
     spatial: tuple[int, ...]
     padding: int = 1
     depth: int = 0
+    last: bool = False
 
 
 #: odd sizes, other paddings, parts of vectors of channels, strips of 1 to 3 vectors, three dimensions
@@ -52,6 +53,8 @@ SIZES = [
     Sizes(1, 21, 16, (6, 35)),
     Sizes(2, 24, 40, (6, 7, 10), 1, 3),
     Sizes(1, 16, 32, (3, 8, 8), 0, 2),
+    Sizes(2, 24, 40, (9, 7), last=True),
+    Sizes(1, 32, 24, (5, 7, 10), 1, 3, True),
 ]
 
 
@@ -62,6 +65,7 @@ def _given(s: Sizes) -> list[Tensor]:
     last = torch.channels_last_3d if s.depth else torch.channels_last
     x = torch.randn(s.images, s.inputs, *s.spatial, generator=random)
     w = torch.randn(s.outputs, s.inputs, *depth, 3, 3, generator=random) / s.inputs**0.5
+    w = w.contiguous(memory_format=last) if s.last else w
     b = torch.randn(s.outputs, generator=random)
     y = _convolution(s)(x, w, b, padding=s.padding)
     dy = torch.randn(y.shape, generator=random)
@@ -191,6 +195,30 @@ def test_a_training_step_with_and_without_it() -> None:
     torch.testing.assert_close(with_it(x), without(x), rtol=1e-5, atol=0.0)
     assert any(n.startswith("winograd") for n in _kernels(with_it, x))
     assert not any(n.startswith("winograd") for n in _kernels(without, x))
+
+
+@torch.no_grad()
+def test_frozen_weights() -> None:
+    """They are not packed for windows in place where the algorithm is faster."""
+    network = nn.Sequential(nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()).eval()
+
+    class Frozen(gflow.nn.Graph):
+        def __init__(self, mode: bool) -> None:
+            super().__init__()
+            self.network = network
+            self.config.freeze()
+            self.config.enable_winograd(mode)
+
+        def build(self, x: Tensor) -> Tensor:
+            return self.network(x)
+
+    x = torch.randn(4, 32, 32, 32)
+    for mode in (True, False):
+        graph = Frozen(mode)
+        torch.testing.assert_close(graph(x), network(x), rtol=1e-4, atol=1e-5)
+        names = _kernels(graph, x)
+        assert any(n.startswith("winograd") for n in names) is mode
+        assert any(n.startswith("packed_product") for n in names) is not mode
 
 
 def test_choices_that_no_code_follows() -> None:

@@ -97,7 +97,7 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         if options.weight_bits:
             passes.append(f"gflow-quantize-weights{{bits={options.weight_bits}}}")
         if not target.gpu and host_level():
-            passes.append("gflow-pack-weights")
+            passes.append("gflow-pack-weights" + ("" if options.winograd else "{winograd=false}"))
         passes.append("gflow-freeze")
     # it makes additions between a product and its softmax part of the product's kernel, too. Where tensor cores do not
     # read shared memory, registers hold operands, and leave no room for scaled ones

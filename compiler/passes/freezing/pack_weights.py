@@ -20,7 +20,8 @@ After `gflow-pack-weights{isa=x86-64-v4},gflow-freeze`, of the function that run
 A packed weight consists of strips of outputs; within a strip, the outputs of each position of K are contiguous. The
 last strip is padded with zeros. The width of a strip depends on the CPU and on the sizes of the product. The pass
 supports float32 products of two matrices, and channels-last convolutions that are depthwise or have one group, if the
-weight depends only on frozen arguments. Products with few rows keep their weight, which their kernels read in place.
+weight depends only on frozen arguments. Products with few rows keep their weight, which their kernels read in place,
+and so do convolutions that run faster by Winograd's algorithm, which transforms the weight at each call.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.frozen import CALL, ONCE, UNQUANTIZED, follow
 from gflow.compiler.ir.ssa import Body, Op, read_body
 from gflow.compiler.kernel.blocks import Problem
-from gflow.compiler.kernel.convolution import geometry
+from gflow.compiler.kernel.convolution import Geometry, geometry
 from gflow.compiler.kernel.selection.cpu.blocking import FEW_ROWS, blocks_of, share_of_peak
+from gflow.compiler.kernel.selection.cpu.convolutions.winograd import winograd_of
 from gflow.compiler.kernel.selection.cpu.strips import strip_for
 from gflow.compiler.targets.processors import PROCESSORS, Processor, host_level
 from gflow.dialects import builder
@@ -60,6 +62,12 @@ class PackOptions:
             "doc": f"the instruction-set level of the processor: {', '.join(PROCESSORS)}; empty: that of this machine"
         },
     )
+    winograd: bool = field(
+        default=True,
+        metadata={
+            "doc": "whether weights of 3×3 convolutions that run faster by Winograd's algorithm stay as they are"
+        },
+    )
 
 
 def run(function: func.FuncOp, options: PackOptions) -> None:
@@ -81,6 +89,8 @@ def run(function: func.FuncOp, options: PackOptions) -> None:
             continue
         attrs = _matrices(body, o) if o.name == "matmul" else _windows(body, o)
         if attrs is None:
+            continue
+        if options.winograd and o.name == "convolution" and _transforms(processor, body, o):
             continue
         width = _strip(processor, body, o, attrs)
         if not width:
@@ -109,9 +119,7 @@ def _matrices(body: Body, o: Op) -> dict[str, object] | None:
 
 def _windows(body: Body, o: Op) -> dict[str, object] | None:
     """The attributes of a packed convolution; None if the packed kernel does not support it."""
-    values = (*o.operands, *o.results)
-    types = [body.types[v] for v in values]
-    g = geometry(o.name, o.op, types)
+    g, types = _geometry(body, o), [body.types[v] for v in (*o.operands, *o.results)]
     if not g.last or (g.groups > 1 and not g.depthwise) or g.rank > 3 or types[2].dtype != "f32":
         return None
     if any(ty.numel == 0 for ty in types):
@@ -119,6 +127,15 @@ def _windows(body: Body, o: Op) -> dict[str, object] | None:
     moves = {"stride": g.stride, "padding": g.padding, "dilation": g.dilation}
     alone: dict[str, object] = {"depthwise": True} if g.depthwise else {}
     return {"columns": g.o, "kernel": g.kernel, **moves, **alone}
+
+
+def _geometry(body: Body, o: Op) -> Geometry:
+    return geometry(o.name, o.op, [body.types[v] for v in (*o.operands, *o.results)])
+
+
+def _transforms(p: Processor, body: Body, o: Op) -> bool:
+    """Whether a convolution runs faster by Winograd's algorithm."""
+    return winograd_of(p, _geometry(body, o), 1) is not None
 
 
 def _strip(p: Processor, body: Body, o: Op, attrs: dict[str, object]) -> int:

@@ -12,9 +12,9 @@ from gflow.dialects.records import record
 from gflow.dialects.types import NO_KERNELS, TensorType
 
 from ....ir.errors import CannotLower
-from ...blocks import ITEM, Problem, Winograd
+from ...blocks import ITEM, Problem
 from ...contest import Contest
-from ...convolution import ROLES, Geometry, packed_geometry
+from ...convolution import ROLES, packed_geometry
 from ...movement import zeros
 from ..choice import Choice, Way
 from ..choice import blocked as choice_of_blocks
@@ -30,7 +30,7 @@ from .convolutions.patches import (
     sizes_of,
     weight_copy,
 )
-from .convolutions.winograd import winograd_gradient_of, winograd_of
+from .convolutions.winograd import reads_weight, winograd_gradient_of, winograd_of
 from .loops import way_of_loops
 from .sharing import At, of_product, of_windows, sharing
 from .strips import strips_of
@@ -77,7 +77,7 @@ class Products:
             return Choice(kind, c.floating, then=zero), None
         direct = None
         if kind == "patches" and not (exact and self.processor and self.processor.amx):
-            direct = self.direct_convolution(c)
+            direct = self._by_winograd(c) or self.direct_convolution(c)
         if direct is not None:
             return direct, None
         given = (g, types[w], strides[w], result)
@@ -123,13 +123,6 @@ class Products:
             blocks = gradient_of(self.processor, g, types[w], strides[w], self.threads, precision)
             if blocks is None:
                 return None
-            fast = winograd_gradient_of(self.processor, g, self.threads)
-            if fast is not None and self.winograd and not precision:
-                half, _, each = fast.scratch(g)
-                return Choice(
-                    "winograd", floating + 2 * half + self.threads * each, tile=fast.tile,
-                    block=(fast.tiles, fast.rows, fast.beside), **shared,
-                )  # fmt: skip
             scratch = floating + sum(blocks.scratch(g.taps, g.c, g.o))
             return Choice(
                 "direct", scratch, tile=blocks.tile, block=(blocks.beside,), precision=precision, **shared
@@ -138,10 +131,6 @@ class Products:
         if made is None:
             return None
         walk = g.walk
-        quick = self._winograd(g)
-        if quick is not None and self.winograd and not precision:
-            scratch = floating + sum(quick.scratch(walk)[:2]) + self.threads * quick.each(walk)
-            return Choice("winograd", scratch, tile=quick.tile, block=(quick.tiles,), **shared)
         scratch = floating + made.b_bytes
         scratch += self.threads * sum(made.scratch(g.taps, walk.channels))
         return Choice(
@@ -149,12 +138,28 @@ class Products:
             walk="positions" if made.by_position else "images", precision=precision, **shared,
         )  # fmt: skip
 
-    def _winograd(self, g: Geometry) -> Winograd | None:
-        assert self.processor is not None
-        product = Problem(g.walk.rows, g.walk.columns, g.taps * g.walk.channels)
-        if any(map(varies, vars(product).values())):
+    def _by_winograd(self, c: Contraction) -> Choice | None:
+        """The choice for a convolution by Winograd's algorithm, if it is faster than in place."""
+        p, g, w = self.processor, c.geometry, ROLES[c.name][1]
+        if p is None or not (self.direct and self.winograd):
             return None
-        return winograd_of(self.processor, g, product, self.threads)
+        if not reads_weight(g, c.types[w], c.strides[w]):
+            return None
+        floating = 0 if c.tiled else c.floating
+        shared = sharing(of_product(1, g.positions, g.o, g.taps * g.c))
+        if g.name == "convolution_weight_grad":
+            gradient = winograd_gradient_of(p, g, self.threads)
+            if gradient is None:
+                return None
+            half, _, each = gradient.scratch(g)
+            block = (gradient.tiles, gradient.rows, gradient.beside)
+            scratch = c.floating + 2 * half + self.threads * each
+            return Choice("winograd", scratch, tile=gradient.tile, block=block, **shared)
+        made = winograd_of(p, g, self.threads)
+        if made is None:
+            return None
+        scratch = floating + sum(made.scratch(g.walk)[:2]) + self.threads * made.each(g.walk)
+        return Choice("winograd", scratch, tile=made.tile, block=(made.tiles,), **shared)
 
     def packed(self, c: Contraction) -> Choice:
         """The choice for a product with a packed weight."""

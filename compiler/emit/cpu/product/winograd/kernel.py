@@ -28,14 +28,15 @@ from . import transforms
 
 #: the function's arguments. images, d, h, w_: sizes of the result; di, hi, wi: of the input; depth: of the kernel;
 #: fd, fh, fw: position 0 of the result reads from there on; flipped: the kernel is read backwards; excludes: nothing
-#: outside of the input is ever multiplied; tiles_h, tiles_w: tiles of an image; block: tiles of a block. v_row, m_row:
+#: outside of the input is ever multiplied; tiles_h, tiles_w: tiles of an image; block: tiles of a block. lane, channel,
+#: pack: as in `packed/kernel.py`; tap: bytes between taps that are packed one by one, 0: all at once. v_row, m_row:
 #: bytes between tiles; v_size, m_size: bytes of one of the 16; strip: bytes of packed taps of a strip; u_strip: bytes
 #: of a transformed strip, one of 16; packed, u: bytes of all strips; zeros: bytes of a position; each: bytes of a
-#: thread. lane, channel, pack: as in `packed/kernel.py`
+#: thread
 WORDS = (
     *("x", "w", "y", "scratch", "tile", "finish", "pack", "next"),
     *("n", "channels", "images", "d", "h", "w_", "di", "hi", "wi", "depth", "fd", "fh", "fw", "flipped", "excludes"),
-    *("tiles_h", "tiles_w", "block", "mr", "nr", "row", "lane", "channel"),
+    *("tiles_h", "tiles_w", "block", "mr", "nr", "row", "lane", "channel", "tap"),
     *("v_row", "m_row", "v_size", "m_size", "strip", "u_strip", "packed", "u", "zeros", "each"),
 )  # fmt: skip
 _POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:7]
@@ -104,13 +105,30 @@ class _Winograd(Function):
         lanes = self.at_most(self.sub(w["n"], j), w["nr"])
         packed = self.at(w["scratch"], self.mul(s, w["strip"]))
         source = self.at(w["w"], self.mul(j, w["lane"]))
-        taps = self.mul(w["depth"], 9)
-        arguments = (source, packed, w["lane"], w["channel"], lanes, w["channels"], taps)
-        self.call(w["pack"], ", ".join(arguments), weights.TYPES)
+        taps, tap = self.mul(w["depth"], 9), self.mul(w["channels"], w["nr"], ITEM)
+
+        def pack(at: str, to: str, channels: str, taps: str) -> None:
+            arguments = (at, to, w["lane"], w["channel"], lanes, channels, taps)
+            self.call(w["pack"], ", ".join(arguments), weights.TYPES)
+
+        def one(t: str) -> None:
+            at, to = self.at(source, self.mul(t, w["tap"])), self.at(packed, self.mul(t, tap))
+            pack(
+                at,
+                to,
+                self.choose(forward, 1, w["channels"]),
+                self.choose(forward, w["channels"], 1),
+            )
+
+        flipped = self.compare("ne", w["flipped"], 0)
+        forward = self(f"arith.xori {flipped}, {self.const(True, 'i1')} : i1")
+        self.branch(
+            self.compare("ne", w["tap"], 0),
+            lambda: self.repeat(0, taps, 1, one),
+            lambda: pack(source, packed, w["channels"], taps),
+        )
         target = self.at(self.u, self.mul(s, w["u_strip"]))
         between = self.mul(w["u_strip"], self.strips)
-        tap = self.mul(w["channels"], w["nr"], ITEM)
-        flipped = self.compare("ne", w["flipped"], 0)
 
         def slices(z: str) -> None:
             from_z = self.choose(flipped, self.sub(self.sub(w["depth"], 1), z), z)

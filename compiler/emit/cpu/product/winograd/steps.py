@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.blocks import ITEM, LANES
 from gflow.compiler.kernel.convolution import ROLES, Geometry, Walk, geometry
-from gflow.compiler.kernel.selection.cpu.convolutions.direct import reads_windows
 from gflow.compiler.kernel.selection.cpu.convolutions.patches import kind_of_patches
-from gflow.compiler.kernel.selection.cpu.convolutions.winograd import tiles_of, transforms
+from gflow.compiler.kernel.selection.cpu.convolutions.winograd import (
+    is_by_channels,
+    reads_weight,
+    tiles_of,
+    transforms,
+)
 from gflow.dialects.extents import Count
 from gflow.dialects.program import KernelAddress, KernelStep, Place
 
@@ -49,11 +54,17 @@ def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
         target = epilogue.target(0, Place(raw.space, raw.index, raw.offset + size))
         after = epilogue
     height, width = blocks.tile
-    outputs, inputs = (ITEM * n for n in weight_steps(g))
     forward = g.name == "convolution"
+    outputs, inputs, tap = *(ITEM * n for n in weight_steps(g)), 0
     pack = f"pack_weight_{ITEM}_{width}"
+    text = partial(weights.pack, pack, width, ITEM, False)
+    if is_by_channels(g, b.body.types[w], b.strides(w)):
+        outputs, inputs, tap = ITEM * g.taps * g.c, ITEM, ITEM * g.c
+        if not forward:
+            pack = f"pack_weight_rows_{ITEM}_{width}"
+            text = partial(weights.pack_rows, pack, width, ITEM)
     if pack not in b.kernels:
-        b.kernels[pack] = weights.pack(pack, width, ITEM, False)
+        b.kernels[pack] = text()
     v_row = blocks.v_row(walk)
     given: dict[str, Count | Place | KernelAddress] = {
         "x": b.place(x if forward else y), "w": b.place(w), "y": target, "scratch": scratch,
@@ -61,7 +72,7 @@ def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
         "next": 0, "n": walk.columns, "channels": walk.channels, **_sizes(g),
         "flipped": int(_is_flipped(walk)), "excludes": int(not forward), "block": blocks.tiles,
         "mr": height, "nr": width, "row": ITEM * walk.columns,
-        "lane": outputs if forward else inputs, "channel": inputs if forward else outputs,
+        "lane": outputs if forward else inputs, "channel": inputs if forward else outputs, "tap": tap,
         "v_row": v_row, "m_row": blocks.m_row, "v_size": blocks.tiles * v_row, "m_size": blocks.tiles * blocks.m_row,
         "strip": blocks.strip(walk), "u_strip": blocks.u_strip(walk), "packed": packed, "u": u, "zeros": zeros,
         "each": each,
@@ -121,7 +132,7 @@ def _geometry(b: Builder, o: Op, width: int) -> tuple[Geometry, tuple[int, int, 
     values = (*o.operands, *o.results)
     types, strides = [b.body.types[v] for v in values], [b.strides(v) for v in values]
     g, (x, w, y) = geometry(o.name, o.op, types), ROLES[o.name]
-    sound = reads_windows(g, types[w], strides[w]) and transforms(g, width)
+    sound = transforms(g, width) and reads_weight(g, types[w], strides[w])
     sound = sound and kind_of_patches(g, types, strides, b.blas) == "patches"
     b.choice.check(sound, "is for 3×3 convolutions with stride 1 of whole vectors of channels")
     return g, (values[x], values[w], values[y])

@@ -11,11 +11,12 @@ from math import ceil, lcm
 
 from gflow.compiler.targets.processors import Processor
 from gflow.dialects.extents import varies
+from gflow.dialects.types import TensorType, is_row_major
 
 from ....blocks import LANES, Problem, Winograd, WinogradGradient
 from ....convolution import Geometry, Walk
 from ..strips import cycles
-from .direct import gradient_in_place, part_of_taps
+from .direct import gradient_in_place, part_of_taps, reads_windows
 
 #: cycles of the transforms of a tile of the input, of a weight and of a tile of results, for each vector of channels,
 #: and those for the addresses of a tile
@@ -47,22 +48,34 @@ def transforms(g: Geometry, width: int) -> bool:
     return sound and (g.name == "convolution_weight_grad" or _whole(walk.columns) % width == 0)
 
 
+def reads_weight(g: Geometry, weight: TensorType, strides: tuple[int, ...]) -> bool:
+    """Whether a weight, or its gradient, has one of the orders that are read and written.
+
+    weight, strides: the type of the weight, and its strides in elements.
+    """
+    return reads_windows(g, weight, strides) or is_by_channels(g, weight, strides)
+
+
+def is_by_channels(g: Geometry, weight: TensorType, strides: tuple[int, ...]) -> bool:
+    """Whether a weight is [o, taps, c] in memory, as that of a channels-last model; otherwise it is [o, c, taps]."""
+    return g.name != "convolution_weight_grad" and is_row_major(weight.shape, strides)
+
+
 def tiles_of(walk: Walk) -> tuple[int, int, int]:
     """The tiles of results: of the depth, down and across."""
     depth, high, wide = walk.outputs
     return depth, ceil(high / 2), ceil(wide / 2)
 
 
-def winograd_of(p: Processor, g: Geometry, product: Problem, threads: int) -> Winograd | None:
-    """The blocking; None where the algorithm is not supported, or reading windows in place is about as fast.
-
-    product: that of the convolution in place.
-    """
+def winograd_of(p: Processor, g: Geometry, threads: int) -> Winograd | None:
+    """The blocking; None where the algorithm is not supported, or reading windows in place is about as fast."""
+    if not transforms(g, LANES):
+        return None
     walk, tiles = g.walk, _tiles(g)
     narrow = (int(2 * p.issued * p.latency), 1)  # for 16 columns: sums that hide the latency twice
     fitting = (t for t in (*p.tiles, narrow) if _whole(walk.columns) % (t[1] * LANES) == 0)
     height, vectors = next(fitting, (0, 0))
-    if not vectors or not transforms(g, vectors * LANES) or not _is_large(g, tiles):
+    if not vectors or not _is_large(g, tiles):
         return None
     made = Winograd((height, vectors * LANES), height)
     room = p.near * 3 // 4 - made.each(walk)
@@ -77,6 +90,7 @@ def winograd_of(p: Processor, g: Geometry, product: Problem, threads: int) -> Wi
     time = register_tiles * (chain + _AROUND)
     time += tiles * (depth * inputs * _INPUT + outputs * _RESULT + _TILE)
     time += depth * walk.channels * outputs * _WEIGHT
+    product = Problem(walk.rows, walk.columns, g.taps * walk.channels)
     in_place = min(
         cycles(p, product, tile) * part_of_taps(g, walk, tile[0], False) for tile in p.strips
     )
