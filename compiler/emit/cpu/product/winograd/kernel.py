@@ -4,12 +4,12 @@
     for blocks of tiles                                 (2×2 results; a free thread takes the next block)
         v[16][tiles of the block][K] = transformed input
         for strips of columns
-            m[16][tiles][columns of the strip] = v u    (register tiles; sums of 16 products at a time)
+            m[16][tiles][columns of the strip] = v u    (register tiles; sums of 16 products at a time, or of 32 in all)
             for runs of tiles in a row of the image
                 transform m, then store, or run the epilogue on two rows of results
 
-Sums of 16 products at a time keep the errors of a convolution summed in blocks, as PyTorch's are: the transforms add
-rounding of their own. Where a tile of results has an infinity or a NaN, the tile is computed again by multiply-adds:
+Short sums keep the errors of a convolution summed in blocks, as PyTorch's are: the transforms add rounding of their
+own. Where a tile of results has an infinity or a NaN, the tile is computed again by multiply-adds:
 the transforms mix infinities of different windows, and may overflow where the convolution does not.
 """
 

@@ -26,8 +26,8 @@ from ..packed import weights
 from ..packed.steps import weight_steps
 from . import gradient, kernel
 
-#: the products of a chain of additions
-_CHAIN = 16
+#: the products of a chain of additions, and those that are added in one chain, which takes no second step
+_CHAIN, _SHORT = 16, 32
 
 
 def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
@@ -68,7 +68,8 @@ def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     v_row = blocks.v_row(walk)
     given: dict[str, Count | Place | KernelAddress] = {
         "x": b.place(x if forward else y), "w": b.place(w), "y": target, "scratch": scratch,
-        "tile": _tile(b, blocks.tile, (ITEM, v_row)), "finish": finish if words else 0, "pack": KernelAddress(pack),
+        "tile": _tile(b, blocks.tile, (ITEM, v_row), walk.kernel[0] * walk.channels),
+        "finish": finish if words else 0, "pack": KernelAddress(pack),
         "next": 0, "n": walk.columns, "channels": walk.channels, **_sizes(g),
         "flipped": int(_is_flipped(walk)), "excludes": int(not forward), "block": blocks.tiles,
         "mr": height, "nr": width, "row": ITEM * walk.columns,
@@ -110,7 +111,8 @@ def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None
     tiles = g.n * prod(tiles_of(g.walk))
     given: dict[str, Count | Place | KernelAddress] = {
         "x": b.place(x), "dy": b.place(y), "dw": target, "scratch": scratch,
-        "tile": _tile(b, blocks.tile, (d_row, ITEM)), "next": 0, "outputs": g.o, "inputs": g.c, **_sizes(g),
+        "tile": _tile(b, blocks.tile, (d_row, ITEM), blocks.tiles), "next": 0,
+        "outputs": g.o, "inputs": g.c, **_sizes(g),
         "block": blocks.tiles, "half": -(-tiles // 2), "rows": blocks.rows, "beside": blocks.beside,
         "parts": -(-g.o // blocks.beside), "mr": height, "nr": width,
         "v_row": v_row, "d_row": d_row, "m_row": v_row, "v_size": blocks.tiles * v_row, "d_size": blocks.tiles * d_row,
@@ -154,10 +156,13 @@ def _sizes(g: Geometry) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _tile(b: Builder, size: tuple[int, int], steps: tuple[int, int]) -> KernelAddress:
-    """The function of a register tile. steps: the strides of A along K and from row to row, in bytes."""
-    height, width = size
-    name = f"tile_lies_{height}x{width}_{steps[0]}_{steps[1]}_{_CHAIN}"
+def _tile(b: Builder, size: tuple[int, int], steps: tuple[int, int], k: int) -> KernelAddress:
+    """The function of a register tile.
+
+    steps: the strides of A along K and from row to row, in bytes. k: the size of K.
+    """
+    (height, width), chain = size, _SHORT if k <= _SHORT else _CHAIN
+    name = f"tile_lies_{height}x{width}_{steps[0]}_{steps[1]}_{chain}"
     if name not in b.kernels:
-        b.kernels[name] = tile.tile(name, height, width // LANES, False, steps, _CHAIN)
+        b.kernels[name] = tile.tile(name, height, width // LANES, False, steps, chain)
     return KernelAddress(name)
