@@ -107,6 +107,22 @@ class Function(Code):
         self.line("}")
         return f"{result}#0"
 
+    def all_shares(
+        self, counter: str, count: str, along: str, body: Callable[[str, str, str], None]
+    ) -> None:
+        """Write a loop over shares, as `shares`, whose counter the last thread that finds none left sets to 0."""
+        taken = self.shares(counter, count, along, body)
+        last = self.compare("eq", taken, self.sub(self.add(count, self.thread("num_threads")), 1))
+        zero = self.i64(0)
+        self.branch(last, lambda: self.line(f"llvm.store {zero}, {counter} : i64, !llvm.ptr"))
+
+    def clear(self, at: str, size: str) -> None:
+        """Set `size` bytes to zero."""
+        arguments = f"{at}, {self.const(0, 'i8')}, {size}"
+        self.line(
+            f'"llvm.intr.memset"({arguments}) <{{isVolatile = false}}> : (!llvm.ptr, i8, i64) -> ()'
+        )
+
     def _take(self, counter: str) -> str:
         """Take the number of the next share (an atomic increment)."""
         return self(f"llvm.atomicrmw add {counter}, {self.i64(1)} monotonic : !llvm.ptr, i64")

@@ -68,15 +68,8 @@ class _Gradient(Function):
         self.entries = self.at(w["table"], w["counts"])
         self.zeros = self.at(w["table"], w["zeros"])
         self.windows = Windows(self, w, self.zeros, SIDE, False)
-        nothing = self.const(0, "i8")
-
-        def clear() -> None:
-            self.line(
-                f'"llvm.intr.memset"({self.zeros}, {nothing}, {w["pixel"]}) <{{isVolatile = false}}> : '
-                "(!llvm.ptr, i8, i64) -> ()"
-            )
-
-        self.branch(self.compare("eq", self.me, 0), clear)
+        first = self.compare("eq", self.me, 0)
+        self.branch(first, lambda: self.clear(self.zeros, w["pixel"]))
         self.repeat(0, w["rows"], w["deep"], self._block)
 
     def _block(self, first: str) -> None:
@@ -90,12 +83,8 @@ class _Gradient(Function):
         self.branch(self.together, self.barrier)
         more = self.choose(later, 1, 0)
         count = self.mul(self.granules(w["outputs"], w["beside"]), w["taps"])
-        taken = self.shares(
+        self.all_shares(
             self.next, count, w["taps"], lambda block, tap, _: self._share(block, tap, more)
-        )
-        last = self.compare("eq", taken, self.sub(self.add(count, self.team), 1))
-        self.branch(
-            last, lambda: self.line(f"llvm.store {self.i64(0)}, {self.next} : i64, !llvm.ptr")
         )
 
     # -- the table

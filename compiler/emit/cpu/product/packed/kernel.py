@@ -75,15 +75,8 @@ class _Packed(Function):
         zeros = self.at(self.at(w["scratch"], w["b_bytes"]), own)
         self.table = self.at(zeros, w["zeros"])
         w["pixel"] = self.mul(w["channels"], ITEM)
-        nothing = self.const(0, "i8")
-
-        def clear() -> None:
-            self.line(
-                f'"llvm.intr.memset"({zeros}, {nothing}, {w["zeros"]}) <{{isVolatile = false}}> : '
-                "(!llvm.ptr, i8, i64) -> ()"
-            )
-
-        self.branch(self.compare("ne", w["padded"], 0), clear)
+        padded = self.compare("ne", w["padded"], 0)
+        self.branch(padded, lambda: self.clear(zeros, w["zeros"]))
         self.windows = Windows(self, w, zeros, lanes, divides)
         self.repeat(0, w["n"], w["columns"], self._block)
 
@@ -115,11 +108,7 @@ class _Packed(Function):
 
             self.branch(alone, lambda: self.repeat(0, rows, 1, one), together)
 
-        taken = self.shares(self.next, count, along, share)
-        last = self.compare("eq", taken, self.sub(self.add(count, self.team), 1))
-        self.branch(
-            last, lambda: self.line(f"llvm.store {self.i64(0)}, {self.next} : i64, !llvm.ptr")
-        )
+        self.all_shares(self.next, count, along, share)
 
     def _pack(self, jc: str, width: str) -> None:
         """Pack this thread's strips of a block of columns."""

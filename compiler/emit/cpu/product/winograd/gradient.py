@@ -7,21 +7,19 @@
     dw = transformed m                                  (all threads, after the last share)
 
 Tiles are in two halves, each with sums of its own, and its blocks follow each other in one order: results do not depend
-on the number of threads. Where results have an infinity or a NaN, they
-are computed again by multiply-adds, as in `kernel.py`.
+on the number of threads. Where results have an infinity or a NaN, they are computed again by multiply-adds, as in
+`kernel.py`.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from ..function import ITEM, LANES, VECTOR, Function
+from ..function import ITEM, LANES, VECTOR
 from ..packed.windows import WORD
 from ..tile import TYPES as TILE_TYPES
 from . import transforms
-from .kernel import EXTERNALS
-
-__all__ = ["EXTERNALS", "WORDS", "function"]
+from .base import WinogradFunction
 
 #: the function's arguments, as those of `kernel.py`. outputs, inputs: channels; half: tiles of a half; rows: rows of
 #: the 4×4 of a share; beside: output channels of a share; parts: shares of such rows and a half; d_row: bytes between
@@ -47,7 +45,7 @@ def function(name: str) -> str:
     return _Gradient().function(name)
 
 
-class _Gradient(Function):
+class _Gradient(WinogradFunction):
     def __init__(self) -> None:
         super().__init__()
         w = self.w = {
@@ -65,20 +63,10 @@ class _Gradient(Function):
         self.d = self.at(self.v, self.mul(w["v_size"], 4))
         self.tiles = self.mul(w["images"], w["d"], w["tiles_h"], w["tiles_w"])
         self.columns = self.mul(w["depth"], w["inputs"])
-        nothing = self.const(0, "i8")
-        self.line(
-            f'"llvm.intr.memset"({self.zeros}, {nothing}, {w["zeros"]}) <{{isVolatile = false}}> : '
-            "(!llvm.ptr, i8, i64) -> ()"
-        )
+        self.clear(self.zeros, w["zeros"])
         self.groups = self.binary("divui", self.i64(4), w["rows"])
         count = self.mul(w["parts"], self.groups, 2)
-        taken = self.shares(
-            self.next, count, w["parts"], lambda rows, part, _: self._share(rows, part)
-        )
-        last = self.compare("eq", taken, self.sub(self.add(count, self.team), 1))
-        self.branch(
-            last, lambda: self.line(f"llvm.store {self.i64(0)}, {self.next} : i64, !llvm.ptr")
-        )
+        self.all_shares(self.next, count, w["parts"], lambda rows, part, _: self._share(rows, part))
         self.branch(self.compare("sgt", self.team, 1), self.barrier)
         self.repeat(self.me, w["outputs"], self.team, self._results)
 
@@ -125,9 +113,7 @@ class _Gradient(Function):
     def _transform(self, row: str, t: str, to: str, low: str, high: str) -> None:
         """Transform a row of the 4×4 of one tile, of the input and of the gradient."""
         w = self.w
-        rest, tw = self.split(t, w["tiles_w"])
-        rest, th = self.split(rest, w["tiles_h"])
-        image, d = self.split(rest, w["d"])
+        image, d, th, tw = self.place(t)
         top, left = self.mul(th, 2), self.mul(tw, 2)
         first, second, sign = self._chosen(row, _INPUT)
         sizes = (w["di"], w["hi"], w["wi"])
@@ -241,10 +227,8 @@ class _Gradient(Function):
                 bad = self.const(0.0, VECTOR)
                 for n, x in enumerate(x for row in transforms.of_gradient(self, rows) for x in row):
                     self.store(x, self.at(self.at(to, self.mul(w["inputs"], n * ITEM)), at), inside)
-                    bad = self(f"math.fma {x}, {self.const(0.0, VECTOR)}, {bad} : {VECTOR}")
-                nan = self(f"arith.cmpf uno, {bad}, {bad} : {VECTOR}")
-                some = self(f"vector.reduction <or>, {nan} : vector<{LANES}xi1> into i1")
-                self.branch(some, lambda: self._again(o, z, at, to, inside))
+                    bad = self.plus_zero_times(x, bad)
+                self.branch(self.is_nan(bad), lambda: self._again(o, z, at, to, inside))
 
             self.repeat(0, w["inputs"], LANES, channels)
 

@@ -19,12 +19,13 @@ from functools import cache
 
 from gflow.compiler.kernel.blocks import WINOGRAD_RUN
 
-from ..function import ITEM, LANES, VECTOR, Function
+from ..function import ITEM, LANES, VECTOR
 from ..packed import weights
 from ..packed.windows import WORD
 from ..tile import FINISH_TYPES
 from ..tile import TYPES as TILE_TYPES
 from . import transforms
+from .base import WinogradFunction
 
 #: the function's arguments. images, d, h, w_: sizes of the result; di, hi, wi: of the input; depth: of the kernel;
 #: fd, fh, fw: position 0 of the result reads from there on; flipped: the kernel is read backwards; excludes: nothing
@@ -40,8 +41,7 @@ WORDS = (
     *("v_row", "m_row", "v_size", "m_size", "strip", "u_strip", "packed", "u", "zeros", "each"),
 )  # fmt: skip
 _POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:7]
-#: external functions, besides those whose addresses are arguments
-EXTERNALS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
+
 
 #: positions of a tile of the input and of results along a dimension
 _IN, _OUT = range(4), range(2)
@@ -53,7 +53,7 @@ def function(name: str, vectors: int) -> str:
     return _Winograd(vectors).function(name)
 
 
-class _Winograd(Function):
+class _Winograd(WinogradFunction):
     def __init__(self, vectors: int) -> None:
         super().__init__()
         self.vectors = vectors
@@ -77,24 +77,13 @@ class _Winograd(Function):
         self.v = self.at(own, w["zeros"])
         self.m = self.at(self.v, self.mul(w["v_size"], 16))
         self.held = self.at(self.m, self.mul(w["m_size"], 16))
-        self._clear()
+        self.clear(self.zeros, w["zeros"])
         self.repeat(self.me, self.strips, self.team, self._weights)
         self.branch(self.compare("sgt", self.team, 1), self.barrier)
         self.tiles = self.mul(w["images"], w["d"], w["tiles_h"], w["tiles_w"])
         count = self.granules(self.tiles, w["block"])
         one = self.i64(1)
-        taken = self.shares(self.next, count, one, lambda block, _side, _before: self._block(block))
-        last = self.compare("eq", taken, self.sub(self.add(count, self.team), 1))
-        self.branch(
-            last, lambda: self.line(f"llvm.store {self.i64(0)}, {self.next} : i64, !llvm.ptr")
-        )
-
-    def _clear(self) -> None:
-        nothing = self.const(0, "i8")
-        self.line(
-            f'"llvm.intr.memset"({self.zeros}, {nothing}, {self.w["zeros"]}) <{{isVolatile = false}}> : '
-            "(!llvm.ptr, i8, i64) -> ()"
-        )
+        self.all_shares(self.next, count, one, lambda block, _side, _before: self._block(block))
 
     # -- weights
 
@@ -157,17 +146,10 @@ class _Winograd(Function):
         self.repeat(0, count, 1, lambda t: self._input(self.add(first, t), t))
         self.repeat(0, self.strips, 1, lambda s: self._strip(s, first, count))
 
-    def _place(self, t: str) -> tuple[str, str, str, str]:
-        """The image, depth, and row and column of tiles, of a tile."""
-        rest, tw = self.split(t, self.w["tiles_w"])
-        rest, th = self.split(rest, self.w["tiles_h"])
-        image, d = self.split(rest, self.w["d"])
-        return image, d, th, tw
-
     def _input(self, t: str, to: str) -> None:
         """Transform the input of a tile. to: its number in the block."""
         w = self.w
-        image, d, th, tw = self._place(t)
+        image, d, th, tw = self.place(t)
         top, left = self.add(self.mul(th, 2), w["fh"]), self.add(self.mul(tw, 2), w["fw"])
         target = self.at(self.v, self.mul(to, w["v_row"]))
 
@@ -205,9 +187,6 @@ class _Winograd(Function):
                 row.append(self(f"arith.select {there}, {at}, {self.zeros} : !llvm.ptr"))
             found.append(row)
         return found
-
-    def both(self, a: str, b: str) -> str:
-        return self(f"arith.andi {a}, {b} : i1")
 
     # -- products
 
@@ -251,7 +230,7 @@ class _Winograd(Function):
         self.line(f"^bb0({now}: i64):")
         with self.indented():
             tile = self.add(first, now)
-            image, d, th, tw = self._place(tile)
+            image, d, th, tw = self.place(tile)
             run = self.at_most(
                 self.at_most(self.sub(w["tiles_w"], tw), self.sub(count, now)), WINOGRAD_RUN
             )
@@ -285,11 +264,9 @@ class _Winograd(Function):
                     for j, x in enumerate(row):
                         to = self.at(self.at(held, self.mul(line, j)), self.mul(half, i))
                         self.store(x, self.at(to, at))
-                        bad = self(f"math.fma {x}, {self.const(0.0, VECTOR)}, {bad} : {VECTOR}")
-            nan = self(f"arith.cmpf uno, {bad}, {bad} : {VECTOR}")
-            some = self(f"vector.reduction <or>, {nan} : vector<{LANES}xi1> into i1")
+                        bad = self.plus_zero_times(x, bad)
             where = (image, d, th, self.add(tw, n))
-            self.branch(some, lambda: self._again(s, held, half, where))
+            self.branch(self.is_nan(bad), lambda: self._again(s, held, half, where))
 
         self.repeat(0, run, 1, tile)
         column = self.mul(s, w["nr"])

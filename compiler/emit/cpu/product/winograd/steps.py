@@ -24,7 +24,7 @@ from ..epilogue import Epilogue
 from ..finish import Words
 from ..packed import weights
 from ..packed.steps import weight_steps
-from . import gradient, kernel
+from . import base, gradient, kernel
 
 #: the products of a chain of additions, and those that are added in one chain, which takes no second step
 _CHAIN, _SHORT = 16, 32
@@ -81,7 +81,7 @@ def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     name = f"winograd_{width}"
     if name not in b.kernels:
         b.kernels[name] = kernel.function(name, width // LANES)
-        b.externals |= set(kernel.EXTERNALS)
+        b.externals |= set(base.EXTERNALS)
     parallel, from_size = b.choice.shared()
     taken = (*(given[name] for name in kernel.WORDS), *words)
     b.steps.append(KernelStep(name, taken, parallel, b.label(o), True, from_size=from_size))  # type: ignore[arg-type]
@@ -109,6 +109,7 @@ def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None
     height, width = blocks.tile
     v_row, d_row = blocks.v_row(g), blocks.d_row(g)
     tiles = g.n * prod(tiles_of(g.walk))
+    b.choice.check(tiles > 1, "sums two halves of one tile")
     given: dict[str, Count | Place | KernelAddress] = {
         "x": b.place(x), "dy": b.place(y), "dw": target, "scratch": scratch,
         "tile": _tile(b, blocks.tile, (d_row, ITEM), blocks.tiles), "next": 0,
@@ -121,7 +122,7 @@ def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None
     name = "winograd_weight_gradient"
     if name not in b.kernels:
         b.kernels[name] = gradient.function(name)
-        b.externals |= set(gradient.EXTERNALS)
+        b.externals |= set(base.EXTERNALS)
     parallel, from_size = b.choice.shared()
     taken = tuple(given[word] for word in gradient.WORDS)
     b.steps.append(KernelStep(name, taken, parallel, b.label(o), True, from_size=from_size))  # type: ignore[arg-type]
