@@ -32,6 +32,7 @@ from ..data.guards import Guard
 from ..data.tail import Unknown
 from ..data.values import SourceLoc, TraceInput, TraceOp, TraceValue, instances_in, values_in
 from ..program import collectives, seeding
+from .branches import Branches
 from .call_checks import call_problem
 from .failures.checks import QUANTIZING
 from .failures.refusals import name_if_refusing
@@ -126,6 +127,7 @@ class Recorder(TorchDispatchMode):
         self.divided_over: list[tuple[Any, str]] = []
         self.divided: dict[TraceValue, str] = {}  # inputs of such modules → the group
         self.known: KnownValues | None = None
+        self.branches: Branches | None = None
         self.sizes: UnknownSizes | None = None
         self.size: list[TraceValue] = []
         #: values that exist only after the program, with the op whose result's shape depends on values
@@ -353,6 +355,13 @@ class Recorder(TorchDispatchMode):
         with self, torch._C.DisableTorchFunction():
             return question(self.known, *args)
 
+    def truth(self, fake: torch.Tensor) -> bool | None:
+        """The truth of a tensor of one bool for which the program is made; None if it can be made for none."""
+        if self.branches is None or fake.dtype != torch.bool:
+            return None
+        with self, torch._C.DisableTorchFunction():
+            return self.branches.take(fake)
+
     def forget_numbers(self) -> None:
         """Record all numbers anew from here on, even if they were computed before."""
         self._number_ops.clear()
@@ -449,6 +458,8 @@ class Recorder(TorchDispatchMode):
                 return wrap(self.number_from(args[0]))
             if (found := self._of_known(KnownValues.number, args[0])) is not None:
                 return found
+            if (truth := self.truth(args[0])) is not None:
+                return truth
             raise item_error(loc)
         if func in BY_VALUES:
             found = self._of_known(KnownValues.call, func, args, kwargs)
