@@ -62,6 +62,7 @@ _SHIFTS = frozenset(
 )
 _DRAWS = torch.Tag.nondeterministic_seeded
 _ITEM = aten._local_scalar_dense.default
+_COPY, _META = aten._to_copy.default, torch.device("meta")
 
 
 def _is_literal(number: Any, kwargs: dict[str, Any]) -> bool:
@@ -421,6 +422,8 @@ class Recorder(TorchDispatchMode):
             deliver()
         if func is _PRIM_DEVICE:
             return args[0].fake_device
+        if (shapes := _shapes_alone(func, args, kwargs or {})) is not None:
+            return shapes
         if isinstance(func, torch._ops.HigherOrderOperator):
             raise self.control_flow(func)
         if func in _SAME_VALUE:
@@ -639,6 +642,19 @@ class Recorder(TorchDispatchMode):
             return self.constant(arg)
         node = number_of(arg)
         return arg if node is None else node.hint
+
+
+def _shapes_alone(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a call on the device meta, by which PyTorch finds the shapes of zero tangents in forward-mode
+    derivatives; None for other calls. Other uses of such a result are errors (`new_value`)."""
+    if func is _COPY and kwargs.get("device") == _META:
+        with untraced():
+            return torch.empty_like(args[0], dtype=kwargs.get("dtype"), device=_META)
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    if tensors and all([type(t) is torch.Tensor and t.is_meta for t in tensors]):  # noqa: C419
+        with untraced():
+            return func(*args, **kwargs)
+    return None
 
 
 def shape_of_values(func: Any, loc: SourceLoc) -> ShapeOfValues:
