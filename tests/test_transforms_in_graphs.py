@@ -54,6 +54,10 @@ def _gradients(x: Tensor) -> Any:
     return vmap(grad(loss), (None, 0))(parameters, x)
 
 
+fixed = torch.nn.BatchNorm1d(3).eval().requires_grad_(False)
+batch = torch.nn.BatchNorm1d(3, affine=False, track_running_stats=False)
+
+
 def _steps(x: Tensor) -> Tensor:
     """Steps of an inner optimization, through which the outer gradient goes."""
     w = weight
@@ -89,6 +93,10 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
     "where": lambda x: vmap(lambda r: torch.where(r > 0, r, -r).softmax(0))(x),
     "layers": lambda x: vmap(lambda r: F.layer_norm(F.linear(r, weight), (3,)))(x),
     "table": lambda x: vmap(lambda i: F.embedding(i, x))(torch.tensor([0, 2, 1])),
+    "norms": lambda x: (
+        vmap(lambda r: fixed(r[None]))(x),
+        grad(lambda y: (batch(y.exp()).tanh() * fixed(y)).sum())(x),
+    ),
     "convolution": lambda x: vmap(lambda r: F.conv1d(r[None, None], weight[:1, None]))(x),
     "attention": lambda x: vmap(lambda r: F.scaled_dot_product_attention(r, r, r))(x.view(2, 2, 3)),
     "chunks": lambda x: vmap(lambda r: r.cumsum(0), chunk_size=2)(x),
@@ -140,6 +148,43 @@ def test_training(name: str) -> None:
         x = torch.randn(4, 3)
         optimizer.zero_grad()
         expected = function(eager(x)).square().mean()
+        expected.backward()
+        optimizer.step()
+        torch.testing.assert_close(graph(x), expected.detach())
+    torch.testing.assert_close(model.state_dict(), eager.state_dict())
+
+
+def test_training_of_a_start() -> None:
+    """Gradients by the parameters through a step of an inner optimization (MAML), and by batched ones."""
+
+    def loss_of(model: torch.nn.Module, x: Tensor) -> Tensor:
+        def inner(given: dict[str, Tensor], row: Tensor) -> Tensor:
+            return functional_call(model, given, (row,)).square().mean()
+
+        def adapted(row: Tensor) -> Tensor:
+            given = dict(model.named_parameters())
+            slopes = grad(inner)(given, row)
+            return inner({k: p - 0.1 * slopes[k] for k, p in given.items()}, row)
+
+        rows = vmap(lambda w: w.tanh().sum())(model.weight)
+        return vmap(adapted)(x).sum() + rows.square().sum()
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    eager = copy.deepcopy(model)
+
+    def step(x: Tensor) -> Tensor:
+        loss = loss_of(model, x)
+        loss.backward()
+        return loss
+
+    graph = nn.Graph.trace(step)
+    graph.add_optimizer(gflow.optim.SGD(model.parameters(), lr=0.1))
+    optimizer = torch.optim.SGD(eager.parameters(), lr=0.1)
+    for _ in range(3):
+        x = torch.randn(4, 3)
+        optimizer.zero_grad()
+        expected = loss_of(eager, x)
         expected.backward()
         optimizer.step()
         torch.testing.assert_close(graph(x), expected.detach())

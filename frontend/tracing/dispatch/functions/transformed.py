@@ -33,6 +33,12 @@ _WITHOUT_HANDLER = {
     F.scaled_dot_product_attention, F.dropout, torch.dropout, F.max_pool1d, torch.max_pool1d, torch.ldexp, Tensor.ldexp,
 }  # fmt: skip
 
+#: the parameters of functions whose handlers are for updates
+_PARAMETERS: dict[Callable[..., Any], tuple[str, ...]] = {
+    F.embedding: ("input", "weight", "padding_idx", "max_norm", "norm_type", "freq", "sparse"),
+    F.batch_norm: ("input", "running_mean", "running_var", "weight", "bias", "training"),
+}
+
 
 def is_wrapped(args: Any) -> bool:
     """Whether there is a tensor of a transform among nested arguments."""
@@ -57,7 +63,7 @@ def call(
     stack = get_interpreter_stack() or ()
     if any(level.key() not in _TRANSFORMS for level in stack):
         raise _problem(mode, "torch.func.functionalize")
-    if handled and func not in _WITHOUT_HANDLER and not _is_plain_embedding(func, args, kwargs):
+    if handled and func not in _WITHOUT_HANDLER and not _is_pure(func, args, kwargs):
         raise _problem(mode, f"{getattr(func, '__name__', func)}() within a torch.func transform")
     args = tuple([_lifted(mode, a) for a in args])
     kwargs = {k: _lifted(mode, v) for k, v in kwargs.items()}
@@ -67,15 +73,16 @@ def call(
     return func(*args, **kwargs)
 
 
-def _is_plain_embedding(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> bool:
-    """Whether a call looks rows up without norms and sparse gradients."""
-    if func is not F.embedding:
+def _is_pure(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of a layer updates nothing: rows of a table without norms, and batch norm by given statistics, or
+    by those of the batch alone."""
+    names = _PARAMETERS.get(func)
+    if names is None:
         return False
-    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "freq", "sparse")
     given = dict(zip(names, args, strict=False)) | kwargs
-    return given.get("max_norm") is None and not given.get("sparse")
+    if func is F.embedding:
+        return given.get("max_norm") is None and not given.get("sparse")
+    return not given.get("training") or given["running_mean"] is None
 
 
 def _problem(mode: TensorProxies, what: str) -> GraphTraceError:
