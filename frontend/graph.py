@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .amp import StaticGradScaler
+from .call.branching import OtherTruth
 from .call.first_step import FirstStep, Setup
 from .call.gradients import read_gradient
 from .call.graph_state import GraphState
@@ -24,6 +25,7 @@ from .inspection import Inspection
 from .inspection.against_eager import checked_step
 from .oneflow.attributes import Attributes, own_names
 from .oneflow.graph_methods import OneFlowMethods
+from .runtime.failures import OtherBranch
 from .saved.runtime_state import RuntimeState
 from .saved.schedules import learning_rates, schedule_problem
 from .saved.state_dict import load_state_dict, state_dict
@@ -238,23 +240,35 @@ class Graph(Attributes, Inspection, OneFlowMethods, Programs, RuntimeState, Shar
             check_hooks(state.optimizers, state.scaler)
             state.call.hooked = Setup(state.optimizers, state.scaler)
             run_hooks(state.optimizers[0], after=False)
-        call, plan, first = self._program(args, kwargs)
-        state = self._state
-        if first is not None:
-            return self._first_step(first, hooked)
-        assert plan is not None
-        run: Any = plan.compiled.run
-        run.done = False
-        state.call.begin(run)
-        check = self.config._check
-        if check is None or not check.is_due(state.call.steps):
-            result = plan.run(call.leaves, state)
-        else:
-            result = self._checked_run(check, plan, call, hooked)
+        while True:
+            try:
+                call, plan, first = self._program(args, kwargs)
+                state = self._state
+                if first is not None:
+                    return self._first_step(first, hooked)
+                assert plan is not None
+                result = self._plan_run(plan, call, hooked)
+                break
+            except OtherTruth as other:  # another program is for it
+                self._state.call.branches(other)
+        state.call.branching = None
         if hooked:
             run_hooks(state.optimizers[0], after=True)
         state.call.finish()
         return result
+
+    def _plan_run(self, plan: Plan, call: BoundCall, hooked: bool) -> Any:
+        run: Any = plan.compiled.run
+        run.done = False
+        state = self._state
+        state.call.begin(run)
+        check = self.config._check
+        try:
+            if check is None or not check.is_due(state.call.steps):
+                return plan.run(call.leaves, state)
+            return self._checked_run(check, plan, call, hooked)
+        except OtherBranch as error:
+            raise OtherTruth(plan.trace.branches, error) from error
 
     def _checked_run(self, check: Any, plan: Plan, call: BoundCall, hooked: bool) -> Any:
         """A run beside eager."""
@@ -383,6 +397,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, Programs, RuntimeState, Shar
         if hooked:
             run_hooks(self._state.optimizers[0], after=True)
         call.finish()
+        call.branching = None
         return first.outputs
 
 

@@ -18,6 +18,11 @@ from gflow.dialects.program import Check
 FAILED, FOUND, CALL = range(3)
 REPORT_WORDS: Final = 3
 
+
+class OtherBranch(RuntimeError):
+    """A condition has another truth than the one that the program is for."""
+
+
 #: exceptions by the names that checks give them
 ERRORS: dict[str, type[Exception]] = {
     "IndexError": IndexError,
@@ -25,6 +30,7 @@ ERRORS: dict[str, type[Exception]] = {
     "ValueError": ValueError,
     "AssertionError": AssertionError,
     "LinAlgError": torch.linalg.LinAlgError,
+    "OtherBranch": OtherBranch,
 }
 #: `loc("forward:encoder.embed"("/home/me/model.py":12:0))`, as MLIR prints it
 _NAMED = re.compile(r'"([^":]*):([^"]*)"\("([^"]*)":(\d+)')

@@ -14,6 +14,7 @@ One process runs a file; where it dies, the next one goes on behind the test tha
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import signal
@@ -39,6 +40,19 @@ REPLACED = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
 SKIPPED_CLASSES = ("AOTI", "Triton", "GPU", "Cuda")
 
 
+#: decorators, switches and classes of earlier versions
+_NAMES: tuple[tuple[str, str, Any], ...] = (
+    ("torch._dynamo.testing", "requires_static_shapes", lambda test: test),
+    ("torch._dynamo.testing", "skipIfPy311", lambda test: test),
+    ("torch._dynamo.utils", "CompileProfiler", object),
+    ("torch._dynamo.utils", "ifdyn", lambda dynamic, static: static),
+    ("torch._dynamo.utils", "ifdynstaticdefault", lambda static, dynamic: static),
+    ("torch._dynamo.utils", "ifunspec", lambda unspecialized, static: static),
+    ("torch.testing._internal.inductor_utils", "HAS_CUDA", False),
+    ("torch.autograd.profiler", "_enable_dynamo_cache_lookup_profiler", lambda on: None),
+    ("torch._inductor.codegen.cpp", "CppVecKernelChecker", object),
+)
+
 # --- in the process of the tests (a plugin of pytest) ----------------------------------------------------
 
 
@@ -46,7 +60,16 @@ def pytest_configure(config: Any) -> None:
     """Put the chosen backend in the place of those that the tests name."""
     backend = os.environ.get("SUITE_BACKEND")
     if backend:
+        _give_back_names()
         _replace_backends(backend)
+
+
+def _give_back_names() -> None:
+    """Names that tests of older versions import, and PyTorch no longer has."""
+    for module, name, value in _NAMES:
+        holder = importlib.import_module(module)
+        if not hasattr(holder, name):
+            setattr(holder, name, value)
 
 
 def _replace_backends(name: str) -> None:
@@ -142,7 +165,7 @@ def run(
             code = subprocess.run(
                 [
                     sys.executable, "-m", "pytest", "-q", "-p", "pytorch_suites", "-p", "no:cacheprovider",
-                    "--no-header", "--tb=short", "--rootdir", str(checkout),
+                    "--noconftest", "--no-header", "--tb=short", "--rootdir", str(checkout),
                     *(("-k", keyword) if keyword else ()), str(checkout / "test" / file),
                 ],
                 cwd=checkout / "test" / Path(file).parent,

@@ -36,8 +36,8 @@ BODIES = {
         True,
     ),
 }
-#: what stays a choice by value
-REFUSED = {
+#: choices by value: each branch is a program of its own
+CHOICES = {
     "if": "if (x < 0).any():\n        return x * 2",
     "if, with more": "if (x < 0).any():\n        x = x + 1\n        raise ValueError('negative')",
     "other error": "if (x < 0).any():\n        raise KeyError('negative')",
@@ -87,10 +87,19 @@ def test_as_eager(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(call(good.clone()), function(good * 1.5))
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_choices_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(flow.GraphTraceError, match=r"stated\.py:4: Python asks for the value"):
-        graph(load(tmp_path, REFUSED[name]))(torch.ones(3))
+@pytest.mark.parametrize("name", CHOICES)
+def test_choices(name: str, tmp_path: Path) -> None:
+    function = load(tmp_path, CHOICES[name])
+    call = graph(function)
+    for values in ((1.0, 2.0, 3.0), (1.0, -2.0, 3.0), (1.0, 2.0, 3.0), (-7.0, -8.0, -9.0)):
+        given = torch.tensor(values)
+        try:
+            wanted = function(given * 1.5)
+        except Exception as error:
+            with pytest.raises(type(error)):
+                call(given.clone())
+        else:
+            torch.testing.assert_close(call(given.clone()), wanted)
 
 
 def test_assertions_without_a_message_under_torch_compile() -> None:

@@ -144,16 +144,14 @@ def test_many_values_of_a_choice_are_told() -> None:
     assert len(told) == 1
 
 
-@pytest.mark.parametrize(
-    "what", ["floating-point argument", "parameter", "random", "micro-batches"]
-)
+@pytest.mark.parametrize("what", ["number", "random", "micro-batches"])
 def test_what_is_not_known_is_an_error(what: str) -> None:
     layer = torch.nn.Linear(2, 2)
 
     def build(x: Tensor, mask: Tensor) -> Tensor:
-        floats = {"parameter": layer.weight, "random": torch.rand(2)}
-        seen = mask if what == "micro-batches" else floats.get(what, x) > 0.5
-        loss = layer(x).mean() * (2 if seen.any() else 3)
+        seen = torch.rand(2) > 0.5 if what == "random" else mask
+        factor = float(x[0, 0]) if what == "number" else 2 if seen.any() else 3
+        loss = layer(x).mean() * factor
         loss.backward()
         return loss
 

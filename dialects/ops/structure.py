@@ -23,7 +23,16 @@ ENGINES = ("xla", "onnxruntime", "openvino", "tensorrt")
 _ENGINE_GROUPS = 256
 
 #: exceptions that a check may raise, by the names that its attribute `error` takes
-ERRORS = ("IndexError", "RuntimeError", "LinAlgError", "ValueError", "AssertionError")
+ERRORS = (
+    "IndexError",
+    "RuntimeError",
+    "LinAlgError",
+    "ValueError",
+    "AssertionError",
+    "OtherBranch",
+)
+#: the one of a condition that the following ops are for: those that may fail come after it
+BRANCH = "OtherBranch"
 
 
 def _check(operands: Sequence[TensorType], attrs: dict[str, Any]) -> list[TensorType]:

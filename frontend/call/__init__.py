@@ -1,5 +1,6 @@
 """A call of a graph: its signature, the plan that it runs, and the atomic update of state.
 
+branching     calls of programs that are made for the truths of conditions on values
 first_step    initial state of optimizers before a graph's first program runs; if the state
               depends on gradients, a first step is made op by op
 gradients     `graph.grad()`: gradients that can be read after a step, for parameters that were named before

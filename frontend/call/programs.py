@@ -90,13 +90,15 @@ class Programs:
         call, key = self._bind(args, kwargs)
         if _is_traced(call.leaves):
             raise self._nested()
-        plan = self._state.plans.find(key, call.leaves)
+        branching = self._state.call.branching
+        takes = None if branching is None else branching.takes
+        plan = self._state.plans.find(key, call.leaves, takes)
         if plan is not None:
             return call, plan, None
         varies = self._may_vary(call)
         if varies:
             for served, own in self._state.sizes.served(call, key):
-                if (plan := self._state.plans.find(own, served.leaves)) is not None:
+                if (plan := self._state.plans.find(own, served.leaves, takes)) is not None:
                     return served, plan, None
         with one_at_a_time, collector_paused():
             self._state.call.modes = Modes.current()
@@ -146,7 +148,8 @@ class Programs:
                 told = (str(refusal.reason).splitlines() or [type(refusal.reason).__name__])[0]
                 live, call = call, as_plain(call)
                 key = (call.key, *key[1:])
-                if (plan := state.plans.find(key, call.leaves)) is not None:
+                takes = None if state.call.branching is None else state.call.branching.takes
+                if (plan := state.plans.find(key, call.leaves, takes)) is not None:
                     return call, plan, None
                 found = self._new_program(
                     key, call, start
@@ -183,7 +186,8 @@ class Programs:
                     raise
                 state.call.settle(error)
                 call, key = self._bind(call.args, call.kwargs)
-                if (plan := state.plans.find(key, call.leaves)) is not None:
+                takes = None if state.call.branching is None else state.call.branching.takes
+                if (plan := state.plans.find(key, call.leaves, takes)) is not None:
                     return call, plan, None
         return call, *self._new_program(key, call, start)
 
@@ -255,7 +259,9 @@ class Programs:
         if state.plans.is_full:
             raise GraphInputError(full_message(here(), state.name, state.plans.size, unlike))
         static = state.sizes.why_static(call, key)
-        why = state.compilations.reason(
+        branching = state.call.branching
+        why = "" if branching is None else branching.why
+        why = why or state.compilations.reason(
             given, key[1:], table, state.plans.of(key), state.plans.cleared, call.leaves
         )
         state.call.prepare(Setup(state.optimizers, state.scaler))
@@ -281,6 +287,7 @@ class Programs:
             reached=reading.reached,
             tail=tail,
             known=known,
+            truths=self._truths(options) if known else None,
         )
         kind = type(self).__name__
         state.building = True
@@ -316,6 +323,14 @@ class Programs:
         state.plans.add(key, plan)
         self._remember(call, given, key[1:], why + static, start)
         return plan, traced.first
+
+    def _truths(self, options: Any) -> tuple[bool, ...] | None:
+        """The truths of conditions on values that are known of the call; None if no program may be made for some: on a
+        GPU, a run updates its arguments before the host reads what a check has found."""
+        branching = self._state.call.branching
+        if options.target != "cpu":
+            return None
+        return () if branching is None else branching.truths
 
     def _remember(
         self, call: BoundCall, given: dict[str, str], modes: Any, why: str, start: float

@@ -16,6 +16,7 @@ import torch
 
 from gflow.runtime.interrupts import HalfDone, held
 
+from .branching import Branching, OtherTruth
 from .first_step import FirstStep, Setup
 from .modes import Modes
 
@@ -75,7 +76,8 @@ class Call:
 
     Attributes: steps: the number of completed calls. setup: undoes the first state of optimizers, until a step has
     been made from it. drop: removes the program that was compiled for it. hooked: undoes the changes of hooks that run
-    before the step. modes: PyTorch's modes before a compilation. broken: why no call can be made.
+    before the step. modes: PyTorch's modes before a compilation. branching: what runs of
+    the current call have told of conditions on values. broken: why no call can be made.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Call:
     drop: Callable[[], None] = lambda: None
     hooked: Setup | None = None
     modes: Modes | None = None
+    branching: Branching | None = None
     broken: str = ""
     _run: Run | None = None
     _goal: int = 0
@@ -124,6 +127,13 @@ class Call:
             before = None
             self._scheduled = (k + 1, None)
 
+    def branches(self, found: OtherTruth) -> None:
+        """Undo a run that has found another truth of a condition than its program is for."""
+        self.settle(found)
+        if self.branching is None:
+            self.branching = Branching()
+        self.branching.add(found, self.name)
+
     def settle(self, error: BaseException, whole: bool = False) -> None:
         """After an exception: complete the call, or undo what it had begun. whole: the call ends, so the changes of
         hooks before the step are undone, too."""
@@ -149,6 +159,8 @@ class Call:
                 if isinstance(error, HalfDone):
                     self.broken = str(error)
             self.setup = self._run = None
+            if whole:
+                self.branching = None
 
     def _unscheduled(self, error: BaseException, failure: Exception) -> None:
         """Undo the step of a scheduler that has failed, and make the steps of the others."""

@@ -30,6 +30,8 @@ class TraceRequest:
         sparse: the indices of the optimizers that update only the rows that were looked up.
         tail: whether ops whose shapes depend on values may run after the program.
         known: whether the program may be made for values of integers and masks of the call.
+        truths: of the conditions on values that Python asks for, in their order, as far as they are known; None: there
+            must be none.
         reached: modules and other objects that `build()` reaches outside of `table`.
     """
 
@@ -46,6 +48,7 @@ class TraceRequest:
     reached: Reached = field(default_factory=Reached)
     tail: bool = False
     known: bool = False
+    truths: tuple[bool, ...] | None = None
 
     def is_sparse(self, index: int) -> bool:
         """Whether optimizer number `index` updates only the rows that were looked up."""

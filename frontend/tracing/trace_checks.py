@@ -9,12 +9,15 @@ import torch
 
 from gflow.errors import GraphTraceError
 
+from .data.branches import Branch
 from .data.global_tensors import axes_of
 from .data.trace import Trace
 from .data.values import TraceInput, TraceOutput, values_in
 from .dispatch.functions.proxies import TensorProxy, unwrap
-from .dispatch.recorder import describe
+from .dispatch.recorder import describe, item_error
 from .program.aliases import check_ends, describe_input
+from .program.collectives import is_collective
+from .program.module_stages import has_stages
 from .program.shared import Shared, conflicts, storage_of
 from .traced_inputs import TracedInputs, parameters_of
 
@@ -334,3 +337,25 @@ def _some(names: Sequence[str], most: int = 3) -> str:
     """The first `most` of some names, and how many more there are, as text."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_branches(tracing: TracedInputs) -> list[Branch]:
+    """The conditions for whose truths the trace is made.
+
+    Raises:
+        GraphTraceError: there are some, and ranks could take different branches, which then wait for each other; or a
+            GPU is in use, which updates arguments before the host reads what a check has found.
+    """
+    branches = tracing.recorder.branches
+    if branches is None or not branches.taken:
+        return []
+    several = (
+        bool(tracing.parallel.axes or tracing.recorder.meshes or tracing.sharded)
+        or has_stages(tracing.table)
+        or any(map(is_collective, tracing.recorder.ops))
+    )
+    if several:
+        raise item_error(branches.taken[0].loc, "a condition on which ranks may not agree")
+    if any(i.value.device.type != "cpu" for i in tracing.recorder.inputs):
+        raise item_error(branches.taken[0].loc)
+    return branches.taken

@@ -53,7 +53,7 @@ def outputs_of(tracing: TracedInputs, trace: Trace) -> list[TraceOutput]:
         if isinstance(leaf, torch.Tensor):
             wrapper = leaf
             if not torch._is_functional_tensor(leaf):
-                wrapper = tracing.rewrites.wrapper_of(leaf)
+                wrapper = tracing.rewrites.lift(leaf)
             value = tracing.recorder.value_of(tracing.current(wrapper))
             if value in tracing.recorder.late:
                 trace.out_leaves[i] = TailRef(len(tracing.late_results))

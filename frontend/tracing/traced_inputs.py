@@ -23,6 +23,7 @@ from .data.places import NumberSource, OptimizerTrace, Place
 from .data.trace import Trace
 from .data.updates import kind
 from .data.values import TraceOutput, TraceValue
+from .dispatch.branches import Branches
 from .dispatch.functions.proxies import TensorProxy, functional, unwrap
 from .dispatch.functions.rewrites import Rewrites
 from .dispatch.known_values import KnownValues
@@ -81,6 +82,8 @@ class TracedInputs:
         self._steps: list[OptimizerTrace] = []
         if request.known and request.call.dynamic is None and self.micro_batches == 1:
             self.recorder.known = KnownValues(self.recorder, self._leaf)
+            if request.truths is not None:
+                self.recorder.branches = Branches(self.recorder, self._leaf, request.truths)
         self.has_sizes = request.call.dynamic is not None or request.tail
         if self.has_sizes:
             # only here: it loads all of PyTorch's symbolic shapes

@@ -44,6 +44,7 @@ from .trace_checks import (
     check_arrays,
     check_assigned,
     check_begins,
+    check_branches,
     check_hooks,
     check_memory,
     check_parted,
@@ -302,6 +303,7 @@ class Tracing(TracedSteps):
                 "optimizer whose state starts with zeros (SGD, AdamW, ...)."
             )
         self.waited = True
+        self.partial.branches = check_branches(self)
         return FirstStepNeeded(
             self.partial, [p for o in self.optimizers for p in self.with_grad(o)]
         )
@@ -313,6 +315,7 @@ class Tracing(TracedSteps):
         check_state(self, updates)
         self._finish(trace, self.outputs + updates)
         trace.known = None if self.recorder.known is None else self.recorder.known.conditions()
+        trace.branches = check_branches(self)
         trace.guards, trace.numbers = self.recorder.guards, self.recorder.numbers
         trace.steps = self._steps
         trace.views = [View.of(*pair) for pair in self.rewrites.bases.values()]

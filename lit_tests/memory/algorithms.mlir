@@ -42,3 +42,26 @@ func.func @steps(%x: tensor<512x512xf32>, %y: tensor<64xf32>) -> (tensor<512x512
   %u = "gflow.aten"(%y) {overload = "aten.flip.default", args = "[[{\22t\22: 0}, [0]], {}]", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<64xf32>) -> tensor<64xf32>
   return %t, %n, %u : tensor<512x512xf32>, tensor<64xf32>, tensor<64xf32>
 }
+
+// A step that may fail waits for the condition of its branch, and not for another check.
+// OVERLAP-LABEL: func.func @branch(
+// OVERLAP:         "gflow.reduce"
+// OVERLAP:         "gflow.check"
+// OVERLAP-SAME:    OtherBranch
+// OVERLAP:         "gflow.aten"
+// OVERLAP-LABEL: func.func @checked(
+// OVERLAP:         "gflow.aten"
+// OVERLAP:         "gflow.reduce"
+// OVERLAP:         "gflow.check"
+func.func @branch(%x: tensor<64xf32>, %i: tensor<4xi64>, %bad: tensor<8xi1>) -> tensor<4xf32> {
+  %b = "gflow.reduce"(%bad) {dims = array<i64: 0>, kind = "any"} : (tensor<8xi1>) -> tensor<i1>
+  "gflow.check"(%b) {error = "OtherBranch", message = "condition 0"} : (tensor<i1>) -> ()
+  %r = "gflow.aten"(%x, %i) {overload = "aten.index_select.default", args = "[[{\22t\22: 0}, 0, {\22t\22: 1}], {}]", operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<64xf32>, tensor<4xi64>) -> tensor<4xf32>
+  return %r : tensor<4xf32>
+}
+func.func @checked(%x: tensor<64xf32>, %i: tensor<4xi64>, %bad: tensor<8xi1>) -> tensor<4xf32> {
+  %b = "gflow.reduce"(%bad) {dims = array<i64: 0>, kind = "any"} : (tensor<8xi1>) -> tensor<i1>
+  "gflow.check"(%b) {error = "IndexError", message = "out of range"} : (tensor<i1>) -> ()
+  %r = "gflow.aten"(%x, %i) {overload = "aten.index_select.default", args = "[[{\22t\22: 0}, 0, {\22t\22: 1}], {}]", operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<64xf32>, tensor<4xi64>) -> tensor<4xf32>
+  return %r : tensor<4xf32>
+}

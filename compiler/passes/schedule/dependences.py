@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gflow.compiler.ir.failing import may_fail
-from gflow.compiler.ir.ssa import Body, aliases
+from gflow.compiler.ir.ssa import Body, Op, aliases
 from gflow.compiler.ir.views import Layout, layouts, readers
-from gflow.dialects.mlir import func
-from gflow.dialects.ops.structure import CHECK
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.structure import BRANCH, CHECK
 
 
 @dataclass
@@ -54,9 +54,14 @@ def dependences_of(function: func.FuncOp, body: Body) -> Dependences:
     checks = {o.index for o in body.ops if o.name == CHECK}
     for waiting in others.values():
         waiting |= checks
+    # an op that may fail is meant for the branch that the program has taken
+    branches = [o.index for o in body.ops if o.name == CHECK and _error(o) == BRANCH]
     # a reader that needs the update's result comes after it in any order, so a copy will be inserted
     late = _reached(body, {p: {r for r in rs if r > p} for p, rs in others.items()})
     before = [{body.producer[v] for v in o.operands if body.producer[v] >= 0} for o in body.ops]
+    for o in body.ops if branches else ():
+        if o.name == CHECK or may_fail(o):
+            before[o.index].update(b for b in branches if b < o.index)
     early = set(others) - late
     for p in early:
         before[p] |= others[p]
@@ -73,6 +78,10 @@ def dependences_of(function: func.FuncOp, body: Body) -> Dependences:
             before[p] -= {r for r in others[p] if r > p}
         found = Dependences(body, at, before, early)
     return found
+
+
+def _error(check: Op) -> str:
+    return str(ir.StringAttr(check.op.attributes["error"]).value)
 
 
 def _has_circle(found: Dependences) -> bool:

@@ -37,6 +37,8 @@ After `gflow-fuse{epilogues=false},gflow-schedule`:
   while the host queues launches.
 
 Every order gives the same results. An update is ordered after all ops that read the old value, so it can be in place.
+An op that may fail is ordered after the conditions before it (`gflow.check` with the error `OtherBranch`): it is
+meant for this branch only.
 """
 
 from __future__ import annotations

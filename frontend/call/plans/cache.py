@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gflow.runtime.arena import Arena
@@ -34,9 +34,14 @@ class PlanCache:
         self._uses = 0
         self.cleared = 0
 
-    def find(self, key: Any, leaves: Sequence[Any]) -> Plan | None:
-        """The plan for a signature and a call, which is valid for the current Python state and hyperparameters."""
+    def find(
+        self, key: Any, leaves: Sequence[Any], takes: Callable[[Plan], bool] | None = None
+    ) -> Plan | None:
+        """The plan for a signature and a call, which is valid for the current Python state and hyperparameters. takes:
+        whether a plan may be it; then it is the first choice of later calls."""
         for plan in self._plans.get(key, ()):
+            if takes is not None and not takes(plan):
+                continue
             if plan.given is not None and plan.given.first_change(leaves) is not None:
                 continue
             fits = (plan.guard is None or plan.guard.holds()) and plan.refresh()
@@ -44,6 +49,9 @@ class PlanCache:
                 self._plans.move_to_end(key)
                 self._uses += 1
                 plan.used = self._uses
+                if takes is not None:
+                    self._plans[key].remove(plan)
+                    self._plans[key].insert(0, plan)
                 return plan
         return None
 
@@ -66,6 +74,16 @@ class PlanCache:
         if made != MANY_VARIANTS or not variants:
             return
         if plan.known is not None:  # `Programs._say_why` tells the value
+            return
+        if plan.trace.branches:
+            lines = dict.fromkeys(b.where for p in (plan, *variants) for b in p.trace.branches)
+            warnings.warn(
+                f"{plan.trace.name} was compiled {made} times for the same inputs, since its programs are for the "
+                f"truths of conditions on values ({', '.join([*lines][:3])}), and a call for which one differs runs "
+                "another one. "
+                "torch.where chooses by value within one program.",
+                stacklevel=6,
+            )
             return
         reason = variants[0].python.why()
         ranges = dict.fromkeys(

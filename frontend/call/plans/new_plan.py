@@ -9,6 +9,7 @@ from typing import Any
 
 from gflow.dialects.records import record
 from gflow.errors import GraphTraceError
+from gflow.runtime.failures import OtherBranch
 from gflow.runtime.interrupts import held
 from gflow.tracing.context.watch import current
 from gflow.tracing.data.bound_call import BoundCall
@@ -17,6 +18,7 @@ from gflow.tracing.data.trace import Trace
 from gflow.tracing.request import TraceRequest
 from gflow.tracing.tracer import FirstStepNeeded, begin_trace
 
+from ..branching import OtherTruth
 from ..dynamic.micro_batches import compile_step, split_call
 from ..first_step import FirstStep, Setup, make_first_step
 from ..signature import check_call, check_tensors
@@ -101,7 +103,12 @@ def _first_step(
     current().phase("first step")
     whole([i.tensor for i in needed.trace.inputs], request.optimizers)
     with held():
-        made = make_first_step(needed, parts, request.optimizers, request.scaler, request.stacked)
+        try:
+            made = make_first_step(
+                needed, parts, request.optimizers, request.scaler, request.stacked
+            )
+        except OtherBranch as error:
+            raise OtherTruth(needed.trace.branches, error) from error
     current().phase("trace")
     return made
 

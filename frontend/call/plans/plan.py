@@ -12,6 +12,7 @@ from gflow.dialects.extents import N
 from gflow.execution.executor import Compiled
 from gflow.guards.arguments import ArgumentGuard
 from gflow.runtime.tensors import Placed, addresses_of
+from gflow.tracing.data.branches import truths_of
 from gflow.tracing.data.global_tensors import axes_of, global_tensor, local_of
 from gflow.tracing.data.sizes import Dynamic, step_of, with_size
 from gflow.tracing.data.trace import Trace, leaf_of, unflatten
@@ -49,6 +50,7 @@ class Plan:
         self.guard: StateGuard | None = None
         self.given: ArgumentGuard | None = None
         self.known = None if trace.known is None else KnownValuesGuard(trace)
+        self.truths = truths_of(trace.branches)
         self.arguments: list[Any] = [i.tensor for i in trace.inputs]
         self.wholes = self._wholes()
         if self.wholes:  # their mesh

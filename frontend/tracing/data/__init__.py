@@ -1,6 +1,7 @@
 """A trace as plain data: ops, values, numbers, places, sizes.
 
 bound_call      one call of a graph, with its arguments bound to the parameters of `build()`
+branches        truths of values that Python has asked for, for which a program is made
 containers      what containers hold, whatever classes derived from them say
 global_tensors  global tensors: values that are sharded over a mesh, PyTorch's `DTensor`
 guards          conditions on numbers under which a trace is valid

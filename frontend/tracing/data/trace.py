@@ -16,6 +16,7 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from gflow.dialects.extents import Symbol
 
+from .branches import Branch
 from .global_tensors import axes_of
 from .guards import Guard
 from .known import Known
@@ -48,6 +49,7 @@ class Trace:
         kept          parameters, and the buffers in which the step leaves their gradients
         proven        ops whose values another program, which runs before, has checked
         known         values of arguments and buffers that the trace has read, and is made for
+        branches      conditions on values for whose truths it is made, in the order in which `build()` has asked
         engines       by the dotted name of a module, the engine that runs its forward and backward (`gflow.XRTModule`)
 
     Micro-batches: the inputs are those of one micro-batch.
@@ -124,6 +126,7 @@ class Trace:
     engines: dict[str, str] = field(default_factory=dict)
     tail: Tail | None = None
     known: Known | None = None
+    branches: list[Branch] = field(default_factory=list)
 
     @property
     def main(self) -> Trace:

@@ -1,5 +1,6 @@
 """PyTorch's hooks while a graph is traced: function and dispatch modes, fake tensors, shape rules.
 
+branches    conditions on values that a program computes: it is made for their truths, and checks them
 call_checks  checks of a call that eager's kernels make: used by the tracer and by the backend of TorchDynamo
 clipping    clipping of gradients: by keys of parameter groups, and in `build()`
 foreach     per-tensor form of `aten._foreach_*`: a graph fuses across tensors by itself

@@ -68,6 +68,7 @@ class _Recording(Protocol):
 
     def value_of(self, fake: Tensor) -> TraceValue: ...
     def constant(self, tensor: Tensor) -> Tensor: ...
+    def truth(self, fake: Tensor) -> bool | None: ...
     def apart(self) -> AbstractContextManager[Any]: ...
 
 
@@ -76,10 +77,17 @@ class KnownValues:
 
     Args:
         leaf: the tensor of the call that an input stands for.
+        every: whether all values of the call that is traced are meant, with other random numbers than those of the
+            program.
     """
 
-    def __init__(self, recorder: _Recording, leaf: Callable[[TraceValue], Tensor | None]) -> None:
-        self.recorder, self._leaf = recorder, leaf
+    def __init__(
+        self,
+        recorder: _Recording,
+        leaf: Callable[[TraceValue], Tensor | None],
+        every: bool = False,
+    ) -> None:
+        self.recorder, self._leaf, self._every = recorder, leaf, every
         self._answers: list[Answer] = []
         self._known: dict[TraceValue, Tensor | None] = {}
         self._makers: dict[TraceValue, TraceOp] = {}
@@ -128,18 +136,20 @@ class KnownValues:
 
     def _outside(self, entry: TraceInput | None) -> Tensor | None:
         """The tensor of an input; None if its values are other ones at each call."""
-        if entry is None or entry.role not in _ROLES or entry.layout is not None:
+        roles = (*_ROLES, "parameter") if self._every else _ROLES
+        if entry is None or entry.role not in roles or entry.layout is not None:
             return None
         tensor = entry.tensor if entry.tensor is not None else self._leaf(entry.value)
-        varies = entry.role != "constant" and (tensor is None or not _is_whole(tensor))
-        if tensor is None or varies:
+        if tensor is None:
+            return None
+        if entry.role != "constant" and not _is_whole(tensor) and not self._every:
             return None
         return tensor if type(tensor) in (Tensor, torch.nn.Parameter) else None
 
     def _is_plain(self, op: TraceOp) -> bool:
         """Whether the results of an op follow from its operands, and have known shapes."""
         results = [r for r in op.results if r is not None]
-        if draws(op) or is_collective(op):
+        if (draws(op) and not self._every) or is_collective(op):
             return False
         sizes = (n for r in results for n in (*r.shape, *r.strides))
         return all(type(n) is int for n in sizes) and not any(
@@ -356,9 +366,23 @@ def _asked(
 def _equal(known: KnownValues, x: Tensor, y: Tensor) -> bool | None:
     if x.shape != y.shape:
         return False
-    if known.of(x) is None or known.of(y) is None:
-        return None
-    return not known.number((x != y).any())
+    return _truth(known, (x == y).all())
+
+
+def _allclose(
+    known: KnownValues,
+    x: Tensor,
+    y: Tensor,
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    equal_nan: bool = False,
+) -> bool | None:
+    return _truth(known, torch.isclose(x, y, rtol, atol, equal_nan).all())
+
+
+def _truth(known: KnownValues, fake: Tensor) -> bool | None:
+    found = known.number(fake)
+    return known.recorder.truth(fake) if found is None else found
 
 
 #: ops that need values, unless their arguments tell
@@ -374,4 +398,5 @@ BY_VALUES: dict[Any, Callable[..., Any]] = {
     aten._unique2.default: _unique,
     aten.unique_consecutive.default: _unique_consecutive,
     aten.equal.default: _equal,
+    aten.allclose.default: _allclose,
 }

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import _functorch
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._functorch import eager_transforms, vmap
 from torch.autograd.function import BackwardCFunction
 from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -173,6 +175,20 @@ def _nothing(*_: Any) -> None:
     pass
 
 
+def _lifting(
+    wrap: Callable[..., torch.Tensor], lift: Callable[[Any], Any]
+) -> Callable[..., torch.Tensor]:
+    """A function that makes the tensor of a transform (`vmap`, `grad`) from another one. It is given traced ones."""
+
+    def lifted(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
+        if not is_functorch_wrapped_tensor(tensor):
+            with torch._C._DisableFuncTorch():
+                tensor = lift(tensor)
+        return wrap(tensor, *args)
+
+    return lifted
+
+
 @contextlib.contextmanager
 def traceable_library(
     mode: TorchFunctionMode, lift: Callable[[Any], Any], seed: seeding.Seed
@@ -204,6 +220,11 @@ def traceable_library(
         "as_subclass",
         here_only(torch.Tensor.as_subclass, lambda self, cls: _as_subclass(lift(self), cls)),
     )
+    transforms = [
+        (owner, name, here_only(wrap, _lifting(wrap, lift)))
+        for owner, name in ((vmap, "_add_batch_dim"), (eager_transforms, "_wrap_for_grad"))
+        for wrap in (getattr(owner, name),)
+    ]
     hook = optimizer.register_optimizer_step_pre_hook(here_only(_nothing, _no_step))
     try:
         with replaced(
@@ -213,6 +234,7 @@ def traceable_library(
             lifted,
             backwards,
             plain,
+            *transforms,
         ):
             yield
     finally:

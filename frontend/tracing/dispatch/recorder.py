@@ -32,6 +32,7 @@ from ..data.guards import Guard
 from ..data.tail import Unknown
 from ..data.values import SourceLoc, TraceInput, TraceOp, TraceValue, instances_in, values_in
 from ..program import collectives, seeding
+from .branches import Branches
 from .call_checks import call_problem
 from .failures.checks import QUANTIZING
 from .failures.refusals import name_if_refusing
@@ -61,6 +62,7 @@ _SHIFTS = frozenset(
 )
 _DRAWS = torch.Tag.nondeterministic_seeded
 _ITEM = aten._local_scalar_dense.default
+_COPY, _META = aten._to_copy.default, torch.device("meta")
 
 
 def _is_literal(number: Any, kwargs: dict[str, Any]) -> bool:
@@ -126,6 +128,7 @@ class Recorder(TorchDispatchMode):
         self.divided_over: list[tuple[Any, str]] = []
         self.divided: dict[TraceValue, str] = {}  # inputs of such modules → the group
         self.known: KnownValues | None = None
+        self.branches: Branches | None = None
         self.sizes: UnknownSizes | None = None
         self.size: list[TraceValue] = []
         #: values that exist only after the program, with the op whose result's shape depends on values
@@ -353,6 +356,13 @@ class Recorder(TorchDispatchMode):
         with self, torch._C.DisableTorchFunction():
             return question(self.known, *args)
 
+    def truth(self, fake: torch.Tensor) -> bool | None:
+        """The truth of a tensor of one bool for which the program is made; None if it can be made for none."""
+        if self.branches is None or fake.dtype != torch.bool:
+            return None
+        with self, torch._C.DisableTorchFunction():
+            return self.branches.take(fake)
+
     def forget_numbers(self) -> None:
         """Record all numbers anew from here on, even if they were computed before."""
         self._number_ops.clear()
@@ -412,6 +422,8 @@ class Recorder(TorchDispatchMode):
             deliver()
         if func is _PRIM_DEVICE:
             return args[0].fake_device
+        if (shapes := _shapes_alone(func, args, kwargs or {})) is not None:
+            return shapes
         if isinstance(func, torch._ops.HigherOrderOperator):
             raise self.control_flow(func)
         if func in _SAME_VALUE:
@@ -449,6 +461,8 @@ class Recorder(TorchDispatchMode):
                 return wrap(self.number_from(args[0]))
             if (found := self._of_known(KnownValues.number, args[0])) is not None:
                 return found
+            if (truth := self.truth(args[0])) is not None:
+                return truth
             raise item_error(loc)
         if func in BY_VALUES:
             found = self._of_known(KnownValues.call, func, args, kwargs)
@@ -628,6 +642,19 @@ class Recorder(TorchDispatchMode):
             return self.constant(arg)
         node = number_of(arg)
         return arg if node is None else node.hint
+
+
+def _shapes_alone(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a call on the device meta, by which PyTorch finds the shapes of zero tangents in forward-mode
+    derivatives; None for other calls. Other uses of such a result are errors (`new_value`)."""
+    if func is _COPY and kwargs.get("device") == _META:
+        with untraced():
+            return torch.empty_like(args[0], dtype=kwargs.get("dtype"), device=_META)
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    if tensors and all([type(t) is torch.Tensor and t.is_meta for t in tensors]):  # noqa: C419
+        with untraced():
+            return func(*args, **kwargs)
+    return None
 
 
 def shape_of_values(func: Any, loc: SourceLoc) -> ShapeOfValues:

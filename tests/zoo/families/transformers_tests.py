@@ -58,6 +58,9 @@ def _module(root: Path, kind: type) -> ModuleType | None:
 def _made(case: type, kind: type) -> tuple[Any, dict[str, Any]] | None:
     """What the tester of a class of tests makes; None if these are no tests of the models' class."""
     test: Any = case("setUp")
+    common = sys.modules.get(f"{_PACKAGE}.test_modeling_common")
+    if common is not None:
+        common.global_rng.seed(0)  # of the inputs; the library's tests draw others in each process
     try:
         test.setUp()
         if kind not in (getattr(test, "all_model_classes", None) or ()):

@@ -13,6 +13,7 @@ overlaps    updates through views whose elements share memory: of expanded tenso
 proxies     the traced tensors that represent real ones
 recurrent   LSTMs, GRUs and plain RNNs
 rewrites    the function mode
+transformed  calls within transforms of `torch.func`
 value_free  functions whose implementation in PyTorch reads values, although the shape of the result does not depend
             on them
 values      functions that read the values of tensors

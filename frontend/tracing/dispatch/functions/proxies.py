@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from gflow.errors import GraphTraceError
 from gflow.tracing.reads.of_modules import OF_TENSORS
 
 from ...data.global_tensors import OWN
 from ...data.values import TraceValue
-from ..recorder import Recorder, untraced
+from ..recorder import Recorder, describe, untraced
 
 Tensor = torch.Tensor
 
@@ -140,7 +142,9 @@ class TensorProxies:
     def lift(self, arg: Any) -> Any:
         """`arg` with real tensors replaced by their proxies."""
         if isinstance(arg, Tensor):
-            return arg if torch._is_functional_tensor(arg) else self.wrapper_of(arg)
+            if torch._is_functional_tensor(arg):
+                return arg
+            return self._freed(arg) if is_functorch_wrapped_tensor(arg) else self.wrapper_of(arg)
         kind = type(arg)
         if kind is tuple or kind is list:
             for a in arg:
@@ -150,6 +154,20 @@ class TensorProxies:
         if kind is dict:
             return {k: self.lift(v) for k, v in arg.items()}
         return arg
+
+    def _freed(self, tensor: Tensor) -> Tensor:
+        """The traced tensor that a transform of `torch.func` has left in its wrapper.
+
+        Raises:
+            GraphTraceError: the transform's tensor is one of a batch, or of a derivative, still.
+        """
+        found = torch._C._functorch.unwrap_if_dead(tensor)
+        if is_functorch_wrapped_tensor(found):
+            raise GraphTraceError(
+                f"{describe(self.recorder.locator.here())}: a tensor of a torch.func transform is used outside of it. "
+                "Return it from the function that is transformed."
+            )
+        return self.lift(found)  # type: ignore[no-any-return]
 
     def argument_of(self, tensor: Tensor) -> TensorProxy | None:
         """The tensor from outside with which a traced tensor shares its storage; None if there is none."""

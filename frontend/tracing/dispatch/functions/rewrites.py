@@ -17,12 +17,23 @@ from typing import Any
 import torch
 from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from gflow.errors import GraphTraceError
 
 from ...program import collectives, resharding
 from ..recorder import Recorder, describe
-from . import custom_writes, facts, gradients, memory, networks, overlaps, value_free, values
+from . import (
+    custom_writes,
+    facts,
+    gradients,
+    memory,
+    networks,
+    overlaps,
+    transformed,
+    value_free,
+    values,
+)
 from .in_place import with_out, write_problem
 from .layouts import RESHAPING, layouts, restore
 from .proxies import TensorProxies, unwrap
@@ -50,22 +61,46 @@ class Rewrites(TensorProxies, TorchFunctionMode):
     def __init__(self, recorder: Recorder, has_optimizer: bool, trained: frozenset[int]) -> None:
         TorchFunctionMode.__init__(self)
         TensorProxies.__init__(self, recorder, has_optimizer, trained)
+        self.transforms = False  # whether `build()` has used a transform of `torch.func`
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if peek_interpreter_stack() is not None:
-            if _is_called_from(_FLEX_ATTENTION):
-                raise self.recorder.flex_attention()
-            raise GraphTraceError(
-                f"{describe(self.recorder.locator.here())}: build() uses a torch.func transform "
-                "(vmap, grad, jvp, ...), which a graph cannot record. Write the batch dimension "
-                "out, and use torch.autograd.grad(..., create_graph=True) for derivatives."
-            )
         if isinstance(func, torch._ops.HigherOrderOperator) and func.name() in _CONTROL_FLOW:
             raise self.recorder.control_flow(
                 func
             )  # functionalization would raise unclear errors for branches
+        if peek_interpreter_stack() is not None:
+            return self._transformed(func, args, kwargs or {})
+        if self.transforms and transformed.is_wrapped((args, kwargs)):
+            return self._after_transform(func, args, kwargs or {})
+        return self._called(func, args, kwargs)
+
+    def _transformed(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call within a transform of `torch.func`."""
+        if _is_called_from(_FLEX_ATTENTION):
+            raise self.recorder.flex_attention()
+        self.transforms = True
+        handled = func in _HANDLERS or custom_writes.handler_of(func, args, kwargs) is not None
+        written = handled or overlaps.writes_first(func, kwargs) or "out" in kwargs
+        if written and not transformed.is_wrapped((args, kwargs)):
+            with torch._C._DisableFuncTorch():  # of tensors that no transform knows
+                return self._called(func, args, kwargs)
+        return transformed.call(self, func, args, kwargs, handled)
+
+    def _after_transform(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call with tensors that a transform has left in its wrappers. These hold the history of `vjp`."""
+        handled = func in _HANDLERS or custom_writes.handler_of(func, args, kwargs) is not None
+        if handled or overlaps.writes_first(func, kwargs) or "out" in kwargs:
+            free = partial(tree_map_only, Tensor, self.lift)
+            return self._called(func, free(args), free(kwargs))
+        return transformed.call(self, func, args, kwargs, handled=False)
+
+    def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         args = tuple([self.lift(a) for a in args])
         kwargs = {k: self.lift(v) for k, v in kwargs.items()} if kwargs else {}
         at = _SELECTING.get(func)

@@ -70,7 +70,11 @@ def _bool(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[st
     if mode.in_optimizer or getattr(unwrap(args[0]), "constant", None) is not None:
         return bool(func(*args, **kwargs))
     found = asserted(args[0])
-    return bool(func(*args, **kwargs)) if found is None else found
+    if found is not None:
+        return found
+    if mode.recorder.branches is not None and args[0].dtype != torch.bool and args[0].numel() == 1:
+        return bool(func(args[0] != 0))
+    return bool(func(*args, **kwargs))
 
 
 def _tensor_literal(
