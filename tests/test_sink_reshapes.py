@@ -51,6 +51,29 @@ func.func @f(%x: tensor<8x16xbf16>, %w: tensor<16x64xbf16>) -> tensor<8xf32> {
 }
 """
 
+#: the normalized sum of embeddings and positions, and what its gradient computes from it
+NORM = """
+func.func @f(%e: tensor<2x4x16xbf16>, %r: tensor<2x4xbf16>, %p: tensor<4x16xbf16>, %g: tensor<8x16xbf16>)
+    -> (tensor<8x16xbf16>, tensor<2x4x16xbf16>) {
+  %0 = "gflow.broadcast"(%p) {dims = array<i64: 1, 2>, shape = array<i64: 2, 4, 16>} : (tensor<4x16xbf16>) -> tensor<2x4x16xbf16>
+  %1 = "gflow.add"(%e, %0) : (tensor<2x4x16xbf16>, tensor<2x4x16xbf16>) -> tensor<2x4x16xbf16>
+  %2 = "gflow.exp"(%r) : (tensor<2x4xbf16>) -> tensor<2x4xbf16>
+  %3 = "gflow.convert"(%2) {dtype = "f32"} : (tensor<2x4xbf16>) -> tensor<2x4xf32>
+  %4 = "gflow.broadcast"(%3) {dims = array<i64: 0, 1>, shape = array<i64: 2, 4, 16>} : (tensor<2x4xf32>) -> tensor<2x4x16xf32>
+  %5 = "gflow.convert"(%1) {dtype = "f32"} : (tensor<2x4x16xbf16>) -> tensor<2x4x16xf32>
+  %6 = "gflow.mul"(%5, %4) : (tensor<2x4x16xf32>, tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+  %7 = "gflow.convert"(%6) {dtype = "bf16"} : (tensor<2x4x16xf32>) -> tensor<2x4x16xbf16>
+  %8 = "gflow.reshape"(%g) {shape = array<i64: 2, 4, 16>} : (tensor<8x16xbf16>) -> tensor<2x4x16xbf16>
+  %9 = "gflow.convert"(%8) {dtype = "f32"} : (tensor<2x4x16xbf16>) -> tensor<2x4x16xf32>
+  %10 = "gflow.neg"(%6) : (tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+  %11 = "gflow.sub"(%9, %10) : (tensor<2x4x16xf32>, tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+  %12 = "gflow.mul"(%11, %4) : (tensor<2x4x16xf32>, tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+  %13 = "gflow.convert"(%12) {dtype = "bf16"} : (tensor<2x4x16xf32>) -> tensor<2x4x16xbf16>
+  %14 = "gflow.reshape"(%13) {shape = array<i64: 8, 16>} : (tensor<2x4x16xbf16>) -> tensor<8x16xbf16>
+  return %14, %7 : tensor<8x16xbf16>, tensor<2x4x16xbf16>
+}
+"""
+
 
 def test_a_block_keeps_its_results() -> None:
     with make_context():
@@ -60,6 +83,19 @@ def test_a_block_keeps_its_results() -> None:
         run_pipeline(module, SINK)
         for found, wanted in zip(run_module(module, args), expected, strict=True):
             torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_a_normalized_value_is_computed_in_both_shapes() -> None:
+    """The gradient of a norm over embeddings plus positions: nothing of it is stored in float32."""
+    with make_context():
+        module = ir.Module.parse(NORM)
+        args = [torch.randn(2, 4, 16).bfloat16(), torch.randn(2, 4).bfloat16()]
+        args += [torch.randn(4, 16).bfloat16(), torch.randn(8, 16).bfloat16()]
+        expected = run_module(module, args)
+        run_pipeline(module, SINK)
+        found = run_module(module, args)
+    assert all(torch.equal(x, y) for x, y in zip(found, expected))
+    assert "-> tensor<2x4x16xf32>" not in str(module).split('"gflow.neg"')[1]
 
 
 def test_halves_are_widened_where_they_are_read() -> None:

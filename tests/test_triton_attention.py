@@ -95,6 +95,10 @@ CASES: dict[str, tuple[Any, ...]] = {
     "many blocks": ((1, 256, 1, 128), (1, 256, 1, 128), (1, 256, 1, 128), {"scale": 0.05, "causal": True}, None),
     "many whole blocks": ((1, 128, 1, 100), (1, 256, 1, 100), (1, 256, 1, 100), {**PLAIN, "scale": 0.05}, None),
     "many blocks, ragged": ((1, 64, 1, 128), (1, 300, 1, 128), (1, 300, 1, 128), {**PLAIN, "scale": 0.05}, None),
+    "many channels in parts": ((1, 70, 2, 96), (1, 150, 1, 96), (1, 150, 1, 80), {**CAUSAL, "scale": 0.1}, None),
+    "many channels in parts, dropout": (
+        (1, 40, 1, 192), (1, 70, 1, 192), (1, 70, 1, 128), {**DROPOUT, "scale": 0.05}, ((1, 1, 40, 70), "f32")
+    ),
     "documents": ((2, 160, 2, 16), (2, 160, 1, 16), (2, 160, 1, 16), PLAIN, None, "ordered"),
     "documents, sliding": ((2, 160, 1, 16), (2, 170, 1, 16), (2, 170, 1, 16), SLIDING, None, "ordered"),
     "documents in any order": ((1, 50, 1, 16), (1, 90, 1, 16), (1, 90, 1, 16), CAUSAL, None, "mixed"),
@@ -217,9 +221,11 @@ def test_layers_share_a_kernel() -> None:
 
 
 @pytest.mark.parametrize("arch", CUDA_ARCHS)
-@pytest.mark.parametrize("channels", [16, 64, 128, 256])
+@pytest.mark.parametrize("channels", [16, 64, 80, 128, 256])
 def test_every_device_gets_a_config(arch: int, channels: int) -> None:
-    sizes = {"BLOCK_D": channels, "BLOCK_DV": channels, "BIAS": 1, "DROPOUT": 1, "EDGES": 1}
+    block = min(channels, 64) if channels % 64 else channels
+    sizes = {"BLOCK_D": block, "BLOCK_DV": block, "REST_D": channels - block, "REST_DV": 0}
+    sizes |= {"BIAS": 1, "DROPOUT": 1, "EDGES": 1}
     for stem in ("attention", "attention_query_grad", "attention_key_grad", "attention_bias_grad"):
         for dtype in ("f32", "bf16"):
             found = configs(stem, dtype, sizes, Target("cuda", arch))
@@ -229,12 +235,15 @@ def test_every_device_gets_a_config(arch: int, channels: int) -> None:
         assert configs("attention_value_grad", "bf16", sizes, Target("cuda", arch))
 
 
-@pytest.mark.parametrize("attrs", [{"causal": True}, {"causal": False}], ids=str)
-def test_spills_are_around_loops(attrs: dict[str, Any]) -> None:
-    """The forward of 128 channels fills the registers of sm_90; addresses may be spilled, but not in its loops."""
-    types = [_type((2, 256, 4, 128), "bf16")] * 3
+@pytest.mark.parametrize(
+    ("rows", "channels", "causal"),
+    [(256, 128, True), (256, 128, False), pytest.param(1000, 192, False, marks=pytest.mark.slow)],
+)
+def test_spills_are_around_loops(rows: int, channels: int, causal: bool) -> None:
+    """The forward of many channels fills the registers of sm_90; addresses may be spilled, but not in its loops."""
+    types = [_type((2, rows, 4, channels), "bf16")] * 3
     with make_context():
-        text = module_text("attention", types, {"scale": 0.125, **attrs})
+        text = module_text("attention", types, {"scale": 0.125, "causal": causal})
         program = compile_module(ir.Module.parse(text), CompileOptions(target="cuda:90"))
     add_device_code(program)
     (launch,) = [s for s in program.steps if isinstance(s, LaunchStep)]

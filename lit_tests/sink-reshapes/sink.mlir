@@ -94,3 +94,36 @@ func.func @widened(%x: tensor<2x4x16xbf16>, %m: tensor<2x4xf32>, %v: tensor<16x4
   %5 = "gflow.matmul"(%4, %v) : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
   return %5, %3 : tensor<8x4xf32>, tensor<2x4x16xf32>
 }
+
+// What is computed from a half-precision value that others read, too, is computed again in the product's shape.
+// CHECK-LABEL: func.func @recomputed(
+// CHECK:      %[[e:.+]] = "gflow.exp"(%arg0)
+// CHECK:      %[[s:.+]] = "gflow.sub"({{.*}}) : (tensor<2x4x16xf32>, tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+// CHECK-DAG:  %[[r:.+]] = "gflow.reshape"(%[[e]]) {shape = array<i64: 8, 16>} : (tensor<2x4x16xbf16>) -> tensor<8x16xbf16>
+// CHECK:      %[[n:.+]] = "gflow.neg"({{.*}}) : (tensor<8x16xf32>) -> tensor<8x16xf32>
+// CHECK-NEXT: %[[d:.+]] = "gflow.sub"(%arg2, %[[n]]) : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+// CHECK-NEXT: return %[[d]], %[[s]]
+func.func @recomputed(%x: tensor<2x4x16xbf16>, %m: tensor<2x4xf32>, %g: tensor<8x16xf32>) -> (tensor<8x16xf32>, tensor<2x4x16xf32>) {
+  %0 = "gflow.exp"(%x) : (tensor<2x4x16xbf16>) -> tensor<2x4x16xbf16>
+  %1 = "gflow.convert"(%0) {dtype = "f32"} : (tensor<2x4x16xbf16>) -> tensor<2x4x16xf32>
+  %2 = "gflow.broadcast"(%m) {dims = array<i64: 0, 1>, shape = array<i64: 2, 4, 16>} : (tensor<2x4xf32>) -> tensor<2x4x16xf32>
+  %3 = "gflow.sub"(%1, %2) : (tensor<2x4x16xf32>, tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+  %4 = "gflow.neg"(%3) : (tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+  %5 = "gflow.reshape"(%g) {shape = array<i64: 2, 4, 16>} : (tensor<8x16xf32>) -> tensor<2x4x16xf32>
+  %6 = "gflow.sub"(%5, %4) : (tensor<2x4x16xf32>, tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+  %7 = "gflow.reshape"(%6) {shape = array<i64: 8, 16>} : (tensor<2x4x16xf32>) -> tensor<8x16xf32>
+  return %7, %3 : tensor<8x16xf32>, tensor<2x4x16xf32>
+}
+
+// What nothing else reads is left to the kernel that computes it.
+// CHECK-LABEL: func.func @own(
+// CHECK:      "gflow.sub"({{.*}}) : (tensor<2x4x16xf32>, tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+func.func @own(%x: tensor<2x4x16xbf16>, %g: tensor<8x16xf32>) -> tensor<8x16xf32> {
+  %0 = "gflow.exp"(%x) : (tensor<2x4x16xbf16>) -> tensor<2x4x16xbf16>
+  %1 = "gflow.convert"(%0) {dtype = "f32"} : (tensor<2x4x16xbf16>) -> tensor<2x4x16xf32>
+  %2 = "gflow.neg"(%1) : (tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+  %3 = "gflow.reshape"(%g) {shape = array<i64: 2, 4, 16>} : (tensor<8x16xf32>) -> tensor<2x4x16xf32>
+  %4 = "gflow.sub"(%3, %2) : (tensor<2x4x16xf32>, tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+  %5 = "gflow.reshape"(%4) {shape = array<i64: 8, 16>} : (tensor<2x4x16xf32>) -> tensor<8x16xf32>
+  return %5 : tensor<8x16xf32>
+}

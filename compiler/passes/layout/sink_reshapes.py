@@ -35,6 +35,9 @@ becomes
     %0 = "gflow.reshape"(%x) {shape = array<i64: 2, 4, 4>} : (tensor<8x4xbf16>) -> tensor<2x4x4xbf16>
     %1 = "gflow.convert"(%0) {dtype = "f32"} : (tensor<2x4x4xbf16>) -> tensor<2x4x4xf32>
 
+An operand that is computed in the split shape from such a value (the normalized sum of embeddings and positions, in the
+norm's gradient) is computed again in the joined shape, if other ops read that value or one between.
+
 An op is left unchanged if one of its operands is a broadcast that repeats along a part of a joined dimension (a table
 of positions), a view whose dimensions cannot be joined without a copy, or a value that has no other reader. A reshape
 of a collective's result stays, too: there is no kernel that the ops could join, and an update of a parameter by its
@@ -83,7 +86,78 @@ def joined_dims(shape: Sequence[int], split: Sequence[int]) -> Joined | None:
     return (*found[:-1], (*found[-1], *range(d, len(split))))
 
 
-class Sinker(Rewriter):
+class _Halves(Rewriter):
+    """Reshapes of values that are computed from one half-precision value, and values of rows."""
+
+    def narrow(
+        self, value: ir.Value, shape: tuple[int, ...], kept: bool = False
+    ) -> ir.Value | None:
+        """`value` in `shape`, computed from a reshaped half-precision value of its size; None if that is not
+        possible. kept: only if other ops read that value, or one between, so that it is in memory."""
+        leaves: set[ir.Value] = set()
+        if not self._follows(value, leaves, 0) or len(leaves) != 1:
+            return None
+        if kept and not self._is_shared(value):
+            return None
+        return self._moved(value, shape)
+
+    def _follows(self, value: ir.Value, leaves: set[ir.Value], depth: int) -> bool:
+        """Whether a value is computed from half-precision values of its size, which are added to `leaves`, and values
+        of rows."""
+        node = self.node(value)
+        if self.splat(value) is not None:
+            return True
+        if node is None or depth > _DEEP:
+            return False
+        if node.name == "broadcast":
+            return self._of_rows(node)
+        if node.name == "convert" and self.type(node.operands[0]).dtype in HALVES:
+            leaves.add(node.operands[0])
+            return self._is_dense(node.operands[0])
+        return node.name in ELEMENTWISE and all(
+            self._follows(x, leaves, depth + 1) for x in node.operands
+        )
+
+    def _is_shared(self, value: ir.Value) -> bool:
+        """Whether a value that `value` is computed from has several readers: the half-precision value, what it is
+        rounded from, or one between."""
+        node = self.node(value)
+        if node is None or node.name not in ELEMENTWISE:
+            return False
+        rounds = node.name == "convert" and self.type(value).dtype in HALVES
+        inner = [x for x in node.operands if self.type(x).shape == node.type.shape]
+        return any(len(list(x.uses)) > 1 or (not rounds and self._is_shared(x)) for x in inner)
+
+    def _is_dense(self, value: ir.Value) -> bool:
+        """Whether an op computes the value, so that it is row-major."""
+        while (node := self.node(value, "reshape")) is not None:
+            (value,) = node.operands
+        node = self.node(value)
+        return node is not None and node.name not in VIEW_OPS
+
+    def _of_rows(self, node: Node) -> bool:
+        """Whether a broadcast repeats a value along the last dimension only."""
+        (x,) = node.operands
+        rows = tuple(range(node.type.rank - 1))
+        return node.attrs["dims"] == rows and self.type(x).shape == node.type.shape[:-1]
+
+    def _moved(self, value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+        number, node = self.splat(value), self.node(value)
+        if number is not None:
+            return self.constant(number, TensorType(shape, self.type(value).dtype))
+        assert node is not None
+        if node.name == "broadcast":
+            rows = self.build("reshape", node.operands, {"shape": shape[:-1]})
+            dims = tuple(range(len(shape) - 1))
+            return self.build("broadcast", [rows], {"shape": shape, "dims": dims})
+        if node.name == "convert" and self.type(node.operands[0]).dtype in HALVES:
+            operands = [self.build("reshape", node.operands, {"shape": shape})]
+        else:
+            operands = [self._moved(x, shape) for x in node.operands]
+        return self.build(node.name, operands, node.attrs)
+
+
+class Sinker(_Halves):
     """The values that are splits of others.
 
     Args:
@@ -130,8 +204,11 @@ class Sinker(Rewriter):
             (value,) = node.operands
         return value
 
-    def joined(self, value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
-        """`value` in `shape`, without a copy; None if that is impossible or does not pay."""
+    def joined(
+        self, value: ir.Value, shape: tuple[int, ...], shared: bool = False
+    ) -> ir.Value | None:
+        """`value` in `shape`, without a copy; None if that is impossible or does not pay. shared: it is known to have
+        several readers."""
         found = self._pure_value(value, shape, 0)
         if found is not None:
             return found
@@ -141,7 +218,8 @@ class Sinker(Rewriter):
             return None
         computed = node is not None and node.name in (*ELEMENTWISE, "reduce")
         if computed and origin == value and len(list(value.uses)) == 1:
-            return None  # one kernel computes and reads it
+            # one kernel computes and reads it, which can read what it is computed from in another shape
+            return self.narrow(value, shape, kept=not shared)
         return self.reshaped(value, shape)
 
     def _pure_value(self, value: ir.Value, shape: tuple[int, ...], depth: int) -> ir.Value | None:
@@ -186,17 +264,22 @@ class Sinker(Rewriter):
                 return None
             if own:
                 kept[d] = prod(sizes[e] for e in own)
-        inner = self._joined_operand(x, tuple(kept.values()))
+        shared = len(list(node.result.uses)) > 1
+        inner = self._joined_operand(x, tuple(kept.values()), shared)
         if inner is None:
             return None
         return self.build("broadcast", [inner], {"shape": shape, "dims": tuple(kept)})
 
-    def _joined_operand(self, value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
+    def _joined_operand(
+        self, value: ir.Value, shape: tuple[int, ...], shared: bool
+    ) -> ir.Value | None:
         number = self.splat(value)
         if number is not None:
             return self.constant(number, TensorType(shape, self.type(value).dtype))
         wide = tuple(size for size in self.type(value).shape if size != 1)
-        return self.reshaped(value, shape) if wide == shape else self.joined(value, shape)
+        if wide == shape:
+            return self.reshaped(value, shape)
+        return self.joined(value, shape, shared)
 
 
 @RULES.add("reshape", on=("reshape",))
@@ -257,65 +340,12 @@ def look_up(n: Node, b: Rewriter) -> ir.Value | None:
     return b.reshaped(b.build("take", [table, flat], n.attrs), n.type.shape)
 
 
-class _Narrower(Rewriter):
+class _Narrower(_Halves):
     """Keeps values in half precision in memory: reshapes move before the ops that derive a value from one
     half-precision value."""
 
     def __init__(self, function: func.FuncOp) -> None:
         super().__init__(function, _NARROW)
-
-    def narrow(self, value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
-        """`value` in `shape`, computed from a reshaped half-precision value of its size; None if that is not
-        possible."""
-        leaves: set[ir.Value] = set()
-        if not self._follows(value, leaves, 0) or len(leaves) != 1:
-            return None
-        return self._moved(value, shape)
-
-    def _follows(self, value: ir.Value, leaves: set[ir.Value], depth: int) -> bool:
-        """Whether a value is computed from half-precision values of its size, which are added to `leaves`, and values
-        of rows."""
-        node = self.node(value)
-        if self.splat(value) is not None:
-            return True
-        if node is None or depth > _DEEP:
-            return False
-        if node.name == "broadcast":
-            return self._of_rows(node)
-        if node.name == "convert" and self.type(node.operands[0]).dtype in HALVES:
-            leaves.add(node.operands[0])
-            return self._is_dense(node.operands[0])
-        return node.name in ELEMENTWISE and all(
-            self._follows(x, leaves, depth + 1) for x in node.operands
-        )
-
-    def _is_dense(self, value: ir.Value) -> bool:
-        """Whether an op computes the value, so that it is row-major."""
-        while (node := self.node(value, "reshape")) is not None:
-            (value,) = node.operands
-        node = self.node(value)
-        return node is not None and node.name not in VIEW_OPS
-
-    def _of_rows(self, node: Node) -> bool:
-        """Whether a broadcast repeats a value along the last dimension only."""
-        (x,) = node.operands
-        rows = tuple(range(node.type.rank - 1))
-        return node.attrs["dims"] == rows and self.type(x).shape == node.type.shape[:-1]
-
-    def _moved(self, value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
-        number, node = self.splat(value), self.node(value)
-        if number is not None:
-            return self.constant(number, TensorType(shape, self.type(value).dtype))
-        assert node is not None
-        if node.name == "broadcast":
-            rows = self.build("reshape", node.operands, {"shape": shape[:-1]})
-            dims = tuple(range(len(shape) - 1))
-            return self.build("broadcast", [rows], {"shape": shape, "dims": dims})
-        if node.name == "convert" and self.type(node.operands[0]).dtype in HALVES:
-            operands = [self.build("reshape", node.operands, {"shape": shape})]
-        else:
-            operands = [self._moved(x, shape) for x in node.operands]
-        return self.build(node.name, operands, node.attrs)
 
 
 @_NARROW.add("reshape", on=ELEMENTWISE)

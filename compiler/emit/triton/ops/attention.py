@@ -10,7 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.selection.gpu.attention import configs, kernels_of, sizes_of
+from gflow.compiler.kernel.selection.gpu.attention import (
+    configs,
+    kernels_of,
+    most_channels,
+    sizes_of,
+)
 from gflow.compiler.kernel.sizes import WIDE
 from gflow.compiler.targets.devices import MMA_SHARED
 from gflow.dialects.attributes import read
@@ -134,8 +139,8 @@ class _Call:
         self.documents = () if at is None else o.operands[at : at + 2]
         self.q, self.k, self.v = (b.body.types[self.operands[n]] for n in "qkv")
         self.constants: dict[str, int] = {}
-        self.sizes = sizes_of(o, b.body)
-        self.channels = max(self.sizes["BLOCK_D"], self.sizes["BLOCK_DV"])
+        self.sizes = sizes_of(o, b.body, b.target)
+        self.channels = most_channels(self.sizes)
 
     def pointer(self, name: str, value: int) -> None:
         self.p.pointer(name, self.b.body.types[value].dtype, self.b.place(value))
@@ -189,7 +194,8 @@ class _Call:
         self.number("columns", self.k.shape[1])
         self._real("scale", attrs["scale"])
         self.constants |= {
-            "D": channels, "DV": self.v.shape[3], "BLOCK_D": self.sizes["BLOCK_D"], "BLOCK_DV": self.sizes["BLOCK_DV"],
+            "D": channels, "DV": self.v.shape[3],
+            **{name: self.sizes[name] for name in ("BLOCK_D", "REST_D", "BLOCK_DV", "REST_DV")},
             "GROUP": heads // max(self.k.shape[2], 1), "BIAS": self.sizes["BIAS"],
             "SPLIT": int(self.channels <= _SPLIT),
             "FOLD": int(attrs["scale"] > _LEAST and not self.sizes["BIAS"]),

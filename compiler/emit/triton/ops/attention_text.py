@@ -22,11 +22,11 @@ def rows_of(
     """Rows of a matrix of `size` rows; zeros beyond its edges."""
     channels = tl.arange(0, BLOCK)
     at = x + rows[:, None] * stride + channels[None, :] * STEP
-    if CHECK and CHANNELS != BLOCK:
+    if CHECK and CHANNELS < BLOCK:
         block = tl.load(at, mask=(rows[:, None] < size) & (channels[None, :] < CHANNELS), other=0.0)
     elif CHECK:
         block = tl.load(at, mask=rows[:, None] < size, other=0.0)
-    elif CHANNELS != BLOCK:
+    elif CHANNELS < BLOCK:
         block = tl.load(at, mask=channels[None, :] < CHANNELS, other=0.0)
     else:
         block = tl.load(at)
@@ -39,10 +39,60 @@ def put_rows(x, rows, stride, size, block, CHANNELS: tl.constexpr, BLOCK: tl.con
     channels = tl.arange(0, BLOCK)
     at = x + rows[:, None] * stride + channels[None, :]
     block = block.to(x.dtype.element_ty)
-    if CHECK or CHANNELS != BLOCK:
+    if CHECK or CHANNELS < BLOCK:
         tl.store(at, block, mask=(rows[:, None] < size) & (channels[None, :] < CHANNELS))
     else:
         tl.store(at, block)
+
+
+@triton.jit
+def parts_of(
+    x, rows, stride, size, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr, STEP: tl.constexpr,
+    CHECK: tl.constexpr,
+):
+    """Rows of a matrix in two parts: the first BLOCK channels, and the others in a block of REST, if that is not 0."""
+    rest = 0.0
+    if REST:
+        rest = rows_of(x + BLOCK * STEP, rows, stride, size, CHANNELS - BLOCK, REST, STEP, CHECK)
+    return rows_of(x, rows, stride, size, CHANNELS, BLOCK, STEP, CHECK), rest
+
+
+@triton.jit
+def put_parts(
+    x, rows, stride, size, block, rest, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr,
+    CHECK: tl.constexpr,
+):
+    """Write rows that are in two parts."""
+    put_rows(x, rows, stride, size, block, CHANNELS, BLOCK, CHECK)
+    if REST:
+        put_rows(x + BLOCK, rows, stride, size, rest, CHANNELS - BLOCK, REST, CHECK)
+
+
+@triton.jit
+def zeros_of(ROWS: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr):
+    """Sums for rows in two parts."""
+    rest = 0.0
+    if REST:
+        rest = tl.zeros([ROWS, REST], tl.float32)
+    return tl.zeros([ROWS, BLOCK], tl.float32), rest
+
+
+@triton.jit
+def products_of(x, x_rest, y, y_rest, REST: tl.constexpr):
+    """The products of rows x and rows y, both in two parts."""
+    s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
+    if REST:
+        s = tl.dot(x_rest, tl.trans(y_rest), s, input_precision=PRECISION)
+    return s
+
+
+@triton.jit
+def add_rows(sums, sums_rest, weights, x, x_rest, REST: tl.constexpr):
+    """Sums, and weighted rows x in two parts added to them."""
+    sums = tl.dot(weights, x, sums, input_precision=PRECISION)
+    if REST:
+        sums_rest = tl.dot(weights, x_rest, sums_rest, input_precision=PRECISION)
+    return sums, sums_rest
 
 
 @triton.jit
@@ -169,35 +219,37 @@ FORWARD = '''
 
 @triton.jit
 def attend(
-    y, m, l, q, k, v, i, of_i, lo, hi, k_t, v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j, rng, stream, head,
-    rows, columns, scale, keep, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    K_STEP: tl.constexpr, V_STEP: tl.constexpr, BLOCK_N: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr,
-    RIGHT: tl.constexpr, DOCS: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
-    CHECK: tl.constexpr,
+    y, y_rest, m, l, q, q_rest, k, v, i, of_i, lo, hi, k_t, v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j,
+    rng, stream, head, rows, columns, scale, keep, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr,
+    REST_D: tl.constexpr, BLOCK_DV: tl.constexpr, REST_DV: tl.constexpr, K_STEP: tl.constexpr, V_STEP: tl.constexpr,
+    BLOCK_N: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCS: tl.constexpr,
+    BIAS: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr,
 ):
     """Positions lo … hi of k and v added to the result, to the largest score and to the sum of weights."""
     # loops of smaller blocks have too few stages, and those with masks too few registers
-    masked: tl.constexpr = q.shape[1] == 128 and (LEFT or RIGHT or DOCS or CHECK)
+    masked: tl.constexpr = BLOCK_D + REST_D <= 128 and (LEFT or RIGHT or DOCS or CHECK)
     early: tl.constexpr = AHEAD and q.shape[0] >= 128 and not masked
     following = 0.0
-    if early and q.shape[1] > 128:  # of no block, if there is none: rows beyond the last one are not read
-        keys = rows_of(k, lo + tl.arange(0, BLOCK_N), k_t, columns, D, BLOCK_D, K_STEP, True)
-        following = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
+    if early and BLOCK_D + REST_D > 128:  # of no block, if there is none: rows beyond the last one are not read
+        keys, keys_rest = parts_of(k, lo + tl.arange(0, BLOCK_N), k_t, columns, D, BLOCK_D, REST_D, K_STEP, True)
+        following = products_of(q, q_rest, keys, keys_rest, REST_D)
     elif early:
         following = tl.zeros([q.shape[0], BLOCK_N], tl.float32)
         if lo < hi:  # in a block of its own, whose shared memory is free again in the loop
-            keys = rows_of(k, lo + tl.arange(0, BLOCK_N), k_t, columns, D, BLOCK_D, K_STEP, True)
-            following = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
+            keys, keys_rest = parts_of(k, lo + tl.arange(0, BLOCK_N), k_t, columns, D, BLOCK_D, REST_D, K_STEP, True)
+            following = products_of(q, q_rest, keys, keys_rest, REST_D)
     for start in tl.range(lo, hi, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
         if early:
             s = following
             at = tl.where(start + BLOCK_N < hi, start + BLOCK_N, start) + tl.arange(0, BLOCK_N)
-            keys = rows_of(k, at, k_t, columns, D, BLOCK_D, K_STEP, CHECK)
-            following = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
         else:
-            keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, CHECK)
-            s = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
+            at = j
+        keys, keys_rest = parts_of(k, at, k_t, columns, D, BLOCK_D, REST_D, K_STEP, CHECK)
+        if not early:
+            s = products_of(q, q_rest, keys, keys_rest, REST_D)
+        elif not REST_D:
+            following = products_of(q, q_rest, keys, keys_rest, REST_D)
         of_j = 0
         if DOCS:
             of_j = documents_of(k_docs, j, k_docs_t, columns)[None, :]
@@ -206,6 +258,8 @@ def attend(
             RIGHT, DOCS, BIAS, CHECK,
         )
         highest = tl.max(s, 1)
+        if early and REST_D:  # behind a reader of s, so that Triton waits for both products before the exponentials
+            following = products_of(q, q_rest, keys, keys_rest, REST_D)
         if FOLD:
             highest = highest * (scale * 1.4426950408889634)
         largest = tl.maximum(m, highest)
@@ -216,9 +270,11 @@ def attend(
         m = largest
         if DROPOUT:
             p = tl.where(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE), p, 0.0)
-        values = rows_of(v, j, v_t, columns, DV, BLOCK_DV, V_STEP, CHECK)
-        y = tl.dot(p.to(values.dtype), values, y * shrink[:, None], input_precision=PRECISION)
-    return y, m, l
+        values, values_rest = parts_of(v, j, v_t, columns, DV, BLOCK_DV, REST_DV, V_STEP, CHECK)
+        if REST_DV:
+            y_rest = y_rest * shrink[:, None]
+        y, y_rest = add_rows(y * shrink[:, None], y_rest, p.to(values.dtype), values, values_rest, REST_DV)
+    return y, y_rest, m, l
 
 
 @triton.jit
@@ -232,8 +288,8 @@ def KERNEL(
     if BIAS != 0:
         bias += batch * bias_b + h * bias_h
     i = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    queries = rows_of(q, i, q_s, rows, D, BLOCK_D, Q_STEP, EDGE_M)
-    y = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    queries, rest = parts_of(q, i, q_s, rows, D, BLOCK_D, REST_D, Q_STEP, EDGE_M)
+    y, y_rest = zeros_of(BLOCK_M, BLOCK_DV, REST_DV)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     of_i = 0
@@ -247,28 +303,30 @@ def KERNEL(
     )
     last = last // BLOCK_N * BLOCK_N  # a ragged block has a check
     if LEFT or DOCS:
-        y, m, l = attend(
-            y, m, l, queries, k, v, i, of_i, lo, first, k_t, v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j,
-            rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD,
-            LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_N,
+        y, y_rest, m, l = attend(
+            y, y_rest, m, l, queries, rest, k, v, i, of_i, lo, first, k_t, v_t, k_docs, k_docs_t, left, right, bias,
+            bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
+            K_STEP, V_STEP, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_N,
         )
-    y, m, l = attend(
-        y, m, l, queries, k, v, i, of_i, first, last, k_t, v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j,
-        rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD, False,
-        False, False, BIAS, DROPOUT, WHOLE, False,
+    y, y_rest, m, l = attend(
+        y, y_rest, m, l, queries, rest, k, v, i, of_i, first, last, k_t, v_t, k_docs, k_docs_t, left, right, bias,
+        bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
+        K_STEP, V_STEP, BLOCK_N, FOLD, False, False, False, BIAS, DROPOUT, WHOLE, False,
     )
     if LEFT or RIGHT or DOCS or EDGE_N:
-        y, m, l = attend(
-            y, m, l, queries, k, v, i, of_i, last, hi, k_t, v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j,
-            rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD,
-            LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_N,
+        y, y_rest, m, l = attend(
+            y, y_rest, m, l, queries, rest, k, v, i, of_i, last, hi, k_t, v_t, k_docs, k_docs_t, left, right, bias,
+            bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
+            K_STEP, V_STEP, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_N,
         )
-    y = y / tl.where(l == 0.0, 1.0, l * keep)[:, None]
+    sum_of = tl.where(l == 0.0, 1.0, l * keep)[:, None]
+    if REST_DV:
+        y_rest = y_rest / sum_of
     total = tl.where(l == 0.0, 0.0, m * 0.6931471805599453 + tl.log(l))
     sums += head.to(tl.int64) * rows
     tl.store(sums + i, total, mask=i < rows)
     out += (batch * rows * heads + h) * DV
-    put_rows(out, i, heads * DV, rows, y, DV, BLOCK_DV, EDGE_M)
+    put_parts(out, i, heads * DV, rows, y / sum_of, y_rest, DV, BLOCK_DV, REST_DV, EDGE_M)
 '''
 
 #: dq, and for the other kernels delta = sum(dy * y) of each row
@@ -276,18 +334,19 @@ QUERY_GRAD = """
 
 @triton.jit
 def add_queries(
-    result, queries, grads, total, own, k, v, i, of_i, lo, hi, k_t, v_t, k_docs, k_docs_t, left, right, bias, bias_i,
-    bias_j, rng, stream, head, rows, columns, scale, keep, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, K_STEP: tl.constexpr, V_STEP: tl.constexpr, BLOCK_N: tl.constexpr, FOLD: tl.constexpr,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCS: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr,
-    WHOLE: tl.constexpr, CHECK: tl.constexpr,
+    result, result_rest, queries, queries_rest, grads, grads_rest, total, own, k, v, i, of_i, lo, hi, k_t, v_t, k_docs,
+    k_docs_t, left, right, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D: tl.constexpr,
+    DV: tl.constexpr, BLOCK_D: tl.constexpr, REST_D: tl.constexpr, BLOCK_DV: tl.constexpr, REST_DV: tl.constexpr,
+    K_STEP: tl.constexpr, V_STEP: tl.constexpr, BLOCK_N: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr,
+    RIGHT: tl.constexpr, DOCS: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
+    CHECK: tl.constexpr,
 ):
     '''What positions lo … hi of k and v add to dq.'''
     for start in tl.range(lo, hi, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
-        keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, CHECK)
-        values = rows_of(v, j, v_t, columns, DV, BLOCK_DV, V_STEP, CHECK)
-        s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+        keys, keys_rest = parts_of(k, j, k_t, columns, D, BLOCK_D, REST_D, K_STEP, CHECK)
+        values, values_rest = parts_of(v, j, v_t, columns, DV, BLOCK_DV, REST_DV, V_STEP, CHECK)
+        s = products_of(queries, queries_rest, keys, keys_rest, REST_D)
         of_j = 0
         if DOCS:
             of_j = documents_of(k_docs, j, k_docs_t, columns)[None, :]
@@ -296,12 +355,12 @@ def add_queries(
             RIGHT, DOCS, BIAS, CHECK,
         )
         p = weights_of(s, total[:, None], scale, FOLD)
-        dp = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
+        dp = products_of(grads, grads_rest, values, values_rest, REST_DV)
         if DROPOUT:
             dp = tl.where(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE), dp / keep, 0.0)
         ds = p * (dp - own[:, None])
-        result = tl.dot(ds.to(keys.dtype), keys, result, input_precision=PRECISION)
-    return result
+        result, result_rest = add_rows(result, result_rest, ds.to(keys.dtype), keys, keys_rest, REST_D)
+    return result, result_rest
 
 
 @triton.jit
@@ -317,15 +376,17 @@ def KERNEL(
     if BIAS != 0:
         bias += batch * bias_b + h * bias_h
     i = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    grads = rows_of(dy, i, dy_s, rows, DV, BLOCK_DV, DY_STEP, EDGE_M)
-    made = rows_of(y, i, y_s, rows, DV, BLOCK_DV, Y_STEP, EDGE_M)
+    grads, grads_rest = parts_of(dy, i, dy_s, rows, DV, BLOCK_DV, REST_DV, DY_STEP, EDGE_M)
+    made, made_rest = parts_of(y, i, y_s, rows, DV, BLOCK_DV, REST_DV, Y_STEP, EDGE_M)
     own = tl.sum(grads.to(tl.float32) * made.to(tl.float32), 1)
+    if REST_DV:
+        own += tl.sum(grads_rest.to(tl.float32) * made_rest.to(tl.float32), 1)
     delta += head.to(tl.int64) * rows
     tl.store(delta + i, own, mask=i < rows)
     sums += head.to(tl.int64) * rows
     total = tl.load(sums + i, mask=i < rows, other=float("inf")) * 1.4426950408889634
-    queries = rows_of(q, i, q_s, rows, D, BLOCK_D, Q_STEP, EDGE_M)
-    result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    queries, queries_rest = parts_of(q, i, q_s, rows, D, BLOCK_D, REST_D, Q_STEP, EDGE_M)
+    result, result_rest = zeros_of(BLOCK_M, BLOCK_D, REST_D)
     of_i = 0
     if DOCS:
         q_docs += batch * q_docs_b
@@ -337,48 +398,54 @@ def KERNEL(
     )
     last = last // BLOCK_N * BLOCK_N  # a ragged block has a check
     if LEFT or DOCS:
-        result = add_queries(
-            result, queries, grads, total, own, k, v, i, of_i, lo, first, k_t, v_t, k_docs, k_docs_t, left, right,
-            bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP,
-            V_STEP, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_N,
+        result, result_rest = add_queries(
+            result, result_rest, queries, queries_rest, grads, grads_rest, total, own, k, v, i, of_i, lo, first, k_t,
+            v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D,
+            DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV, K_STEP, V_STEP, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT,
+            WHOLE, EDGE_N,
         )
-    result = add_queries(
-        result, queries, grads, total, own, k, v, i, of_i, first, last, k_t, v_t, k_docs, k_docs_t, left, right, bias,
-        bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP,
-        BLOCK_N, FOLD, False, False, False, BIAS, DROPOUT, WHOLE, False,
+    result, result_rest = add_queries(
+        result, result_rest, queries, queries_rest, grads, grads_rest, total, own, k, v, i, of_i, first, last, k_t, v_t,
+        k_docs, k_docs_t, left, right, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV,
+        BLOCK_D, REST_D, BLOCK_DV, REST_DV, K_STEP, V_STEP, BLOCK_N, FOLD, False, False, False, BIAS, DROPOUT, WHOLE,
+        False,
     )
     if LEFT or RIGHT or DOCS or EDGE_N:
-        result = add_queries(
-            result, queries, grads, total, own, k, v, i, of_i, last, hi, k_t, v_t, k_docs, k_docs_t, left, right, bias,
-            bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP,
-            BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_N,
+        result, result_rest = add_queries(
+            result, result_rest, queries, queries_rest, grads, grads_rest, total, own, k, v, i, of_i, last, hi, k_t,
+            v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D,
+            DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV, K_STEP, V_STEP, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT,
+            WHOLE, EDGE_N,
         )
     dq += batch * dq_b + h * dq_h
-    put_rows(dq, i, dq_s, rows, result * scale, D, BLOCK_D, EDGE_M)
+    if REST_D:
+        result_rest = result_rest * scale
+    put_parts(dq, i, dq_s, rows, result * scale, result_rest, D, BLOCK_D, REST_D, EDGE_M)
 """
 
 KEY_GRAD = """
 
 @triton.jit
 def add_keys(
-    dk_sum, dv_sum, keys, values, q, dy, j, of_j, start, lo, hi, q_s, dy_s, sums, delta, q_docs, q_docs_s, left, right,
-    bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D: tl.constexpr, DV: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, Q_STEP: tl.constexpr, DY_STEP: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCS: tl.constexpr,
-    BIAS: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr,
+    dk_sum, dk_rest, dv_sum, dv_rest, keys, keys_rest, values, values_rest, q, dy, j, of_j, start, lo, hi, q_s, dy_s,
+    sums, delta, q_docs, q_docs_s, left, right, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, REST_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    REST_DV: tl.constexpr, Q_STEP: tl.constexpr, DY_STEP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    FOLD: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCS: tl.constexpr, BIAS: tl.constexpr,
+    DROPOUT: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr,
 ):
     '''What positions lo … hi of q add to dk (with KEYS) and dv (with VALUES).'''
     for top in tl.range(lo, hi, BLOCK_M):
         i = top + tl.arange(0, BLOCK_M)
-        queries = rows_of(q, i, q_s, rows, D, BLOCK_D, Q_STEP, CHECK)
-        grads = rows_of(dy, i, dy_s, rows, DV, BLOCK_DV, DY_STEP, CHECK)
+        queries, queries_rest = parts_of(q, i, q_s, rows, D, BLOCK_D, REST_D, Q_STEP, CHECK)
+        grads, grads_rest = parts_of(dy, i, dy_s, rows, DV, BLOCK_DV, REST_DV, DY_STEP, CHECK)
         if CHECK:
             total = tl.load(sums + i, mask=i < rows, other=float("inf"))
         else:
             total = tl.load(sums + i)
         if KEYS:
             own = tl.load(delta + i, mask=i < rows, other=0.0) if CHECK else tl.load(delta + i)
-        s = tl.dot(keys, tl.trans(queries), input_precision=PRECISION)
+        s = products_of(keys, keys_rest, queries, queries_rest, REST_D)
         of_i = 0
         if DOCS:
             of_i = documents_of(q_docs, i, q_docs_s, rows)[None, :]
@@ -388,7 +455,7 @@ def add_keys(
         )
         p = weights_of(s, total[None, :] * 1.4426950408889634, scale, FOLD)
         if KEYS:
-            dp = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
+            dp = products_of(values, values_rest, grads, grads_rest, REST_DV)
         weights = p
         if DROPOUT:
             keeps = tl.trans(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE))
@@ -396,11 +463,11 @@ def add_keys(
             if KEYS:
                 dp = tl.where(keeps, dp / keep, 0.0)
         if VALUES:
-            dv_sum = tl.dot(weights.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
+            dv_sum, dv_rest = add_rows(dv_sum, dv_rest, weights.to(grads.dtype), grads, grads_rest, REST_DV)
         if KEYS:
             ds = p * (dp - own[None, :])
-            dk_sum = tl.dot(ds.to(queries.dtype), queries, dk_sum, input_precision=PRECISION)
-    return dk_sum, dv_sum
+            dk_sum, dk_rest = add_rows(dk_sum, dk_rest, ds.to(queries.dtype), queries, queries_rest, REST_D)
+    return dk_sum, dk_rest, dv_sum, dv_rest
 
 
 @triton.jit
@@ -415,16 +482,16 @@ def KERNEL(
     of_group = (shared % (heads // GROUP)).to(tl.int64)
     k += batch * k_b + of_group * k_h
     j = start + tl.arange(0, BLOCK_N)
-    keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, EDGE_N)
-    values = 0.0
-    dk_sum = 0.0
-    dv_sum = 0.0
+    keys, keys_rest = parts_of(k, j, k_t, columns, D, BLOCK_D, REST_D, K_STEP, EDGE_N)
+    values, values_rest = 0.0, 0.0
+    dk_sum, dk_rest = 0.0, 0.0
+    dv_sum, dv_rest = 0.0, 0.0
     if KEYS:
         v += batch * v_b + of_group * v_h
-        values = rows_of(v, j, v_t, columns, DV, BLOCK_DV, V_STEP, EDGE_N)
-        dk_sum = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        values, values_rest = parts_of(v, j, v_t, columns, DV, BLOCK_DV, REST_DV, V_STEP, EDGE_N)
+        dk_sum, dk_rest = zeros_of(BLOCK_N, BLOCK_D, REST_D)
     if VALUES:
-        dv_sum = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+        dv_sum, dv_rest = zeros_of(BLOCK_N, BLOCK_DV, REST_DV)
     of_j = 0
     if DOCS:
         q_docs += batch * q_docs_b
@@ -448,32 +515,34 @@ def KERNEL(
         else:
             bias_head = 0
         if LEFT or RIGHT or DOCS:
-            dk_sum, dv_sum = add_keys(
-                dk_sum, dv_sum, keys, values, q_head, dy_head, j, of_j, start, lo, first, q_s, dy_s, sums + head *
-                rows, delta_head, q_docs, q_docs_s, left, right, bias_head, bias_i, bias_j, rng, stream, head,
-                rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, LEFT,
-                RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_M,
+            dk_sum, dk_rest, dv_sum, dv_rest = add_keys(
+                dk_sum, dk_rest, dv_sum, dv_rest, keys, keys_rest, values, values_rest, q_head, dy_head, j, of_j, start,
+                lo, first, q_s, dy_s, sums + head * rows, delta_head, q_docs, q_docs_s, left, right, bias_head, bias_i,
+                bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
+                Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_M,
             )
         if SPLIT or not (LEFT or RIGHT or DOCS):
-            dk_sum, dv_sum = add_keys(
-                dk_sum, dv_sum, keys, values, q_head, dy_head, j, of_j, start, first, last, q_s, dy_s, sums + head *
-                rows, delta_head, q_docs, q_docs_s, left, right, bias_head, bias_i, bias_j, rng, stream, head,
-                rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, False,
-                False, False, BIAS, DROPOUT, WHOLE, EDGE_M,
+            dk_sum, dk_rest, dv_sum, dv_rest = add_keys(
+                dk_sum, dk_rest, dv_sum, dv_rest, keys, keys_rest, values, values_rest, q_head, dy_head, j, of_j, start,
+                first, last, q_s, dy_s, sums + head * rows, delta_head, q_docs, q_docs_s, left, right, bias_head,
+                bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV,
+                REST_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, False, False, False, BIAS, DROPOUT, WHOLE, EDGE_M,
             )
         if SPLIT and (LEFT or DOCS):
-            dk_sum, dv_sum = add_keys(
-                dk_sum, dv_sum, keys, values, q_head, dy_head, j, of_j, start, last, hi, q_s, dy_s, sums + head * rows,
-                delta_head, q_docs, q_docs_s, left, right, bias_head, bias_i, bias_j, rng, stream, head, rows,
-                columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, LEFT, RIGHT,
-                DOCS, BIAS, DROPOUT, WHOLE, EDGE_M,
+            dk_sum, dk_rest, dv_sum, dv_rest = add_keys(
+                dk_sum, dk_rest, dv_sum, dv_rest, keys, keys_rest, values, values_rest, q_head, dy_head, j, of_j, start,
+                last, hi, q_s, dy_s, sums + head * rows, delta_head, q_docs, q_docs_s, left, right, bias_head, bias_i,
+                bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
+                Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_M,
             )
     if KEYS:
         dk += batch * dk_b + of_group * dk_h
-        put_rows(dk, j, dk_s, columns, dk_sum * scale, D, BLOCK_D, EDGE_N)
+        if REST_D:
+            dk_rest = dk_rest * scale
+        put_parts(dk, j, dk_s, columns, dk_sum * scale, dk_rest, D, BLOCK_D, REST_D, EDGE_N)
     if VALUES:
         dv += batch * dv_b + of_group * dv_h
-        put_rows(dv, j, dv_s, columns, dv_sum, DV, BLOCK_DV, EDGE_N)
+        put_parts(dv, j, dv_s, columns, dv_sum, dv_rest, DV, BLOCK_DV, REST_DV, EDGE_N)
 """
 
 BIAS_GRAD = """
@@ -504,8 +573,8 @@ def KERNEL(
         bias_head = bias + batch * bias_b + h * bias_h
         for top in range(row, rows if SUM_I else row + 1, BLOCK_M):
             i = top + tl.arange(0, BLOCK_M)
-            queries = rows_of(q_head, i, q_s, rows, D, BLOCK_D, Q_STEP, True)
-            grads = rows_of(dy_head, i, dy_s, rows, DV, BLOCK_DV, DY_STEP, True)
+            queries, queries_rest = parts_of(q_head, i, q_s, rows, D, BLOCK_D, REST_D, Q_STEP, True)
+            grads, grads_rest = parts_of(dy_head, i, dy_s, rows, DV, BLOCK_DV, REST_DV, DY_STEP, True)
             total = tl.load(sums + head * rows + i, mask=i < rows, other=float("inf")) * 1.4426950408889634
             own = tl.load(delta + head * rows + i, mask=i < rows, other=0.0)
             of_i = 0
@@ -513,9 +582,9 @@ def KERNEL(
                 of_i = documents_of(q_docs + batch * q_docs_b, i, q_docs_s, rows)[:, None]
             for start in range(column, columns if SUM_J else column + 1, BLOCK_N):
                 j = start + tl.arange(0, BLOCK_N)
-                keys = rows_of(k_head, j, k_t, columns, D, BLOCK_D, K_STEP, True)
-                values = rows_of(v_head, j, v_t, columns, DV, BLOCK_DV, V_STEP, True)
-                s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+                keys, keys_rest = parts_of(k_head, j, k_t, columns, D, BLOCK_D, REST_D, K_STEP, True)
+                values, values_rest = parts_of(v_head, j, v_t, columns, DV, BLOCK_DV, REST_DV, V_STEP, True)
+                s = products_of(queries, queries_rest, keys, keys_rest, REST_D)
                 of_j = 0
                 if DOCS:
                     of_j = documents_of(k_docs + batch * k_docs_b, j, k_docs_t, columns)[None, :]
@@ -524,7 +593,7 @@ def KERNEL(
                     False, LEFT, RIGHT, DOCS, 1, True,
                 )
                 p = tl.exp2(s - total[:, None])
-                dp = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
+                dp = products_of(grads, grads_rest, values, values_rest, REST_DV)
                 if DROPOUT:
                     keeps = kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE)
                     dp = tl.where(keeps, dp / keep, 0.0)

@@ -23,6 +23,12 @@ from ....ir.ssa import Body, Op
 from ..choice import Choice, way_of
 
 _MOST_CHANNELS = 256
+#: with more channels, the gradients of k and v have a kernel each in half precision
+_TOGETHER = 128
+#: the fewest channels of the first of two parts
+_LEAST_PART = 64
+#: more channels are in two parts only where tensor cores read shared memory: elsewhere registers do not suffice
+_IN_PARTS = 128
 
 
 class _Way(NamedTuple):
@@ -63,11 +69,14 @@ _AMPERE: _Table = {
 _HOPPER: _Table = {
     "attention": {
         64: (_Way(128, 64, 8, 3), _Way(64, 64, 8, 2), _Way(128, 128, 8, 3), _Way(128, 64, 4, 3), _Way(64, 64, 4, 3)),
+        96: (_Way(128, 64, 4, 3), _Way(64, 64, 4, 3), _Way(64, 64, 8, 2)),
         128: (_Way(128, 128, 8, 3), _Way(64, 32, 8, 2), _Way(128, 64, 8, 3), _Way(64, 64, 8, 2)),
+        192: (_Way(128, 64, 8, 3), _Way(64, 32, 4, 3), _Way(128, 32, 8, 3), _Way(64, 32, 8, 2)),
         256: (_Way(128, 32, 8, 3), _Way(32, 32, 8, 2), _Way(128, 64, 8, 2), _Way(64, 32, 8, 2)),
     },
     "attention_query_grad": {
         64: (_Way(128, 64, 8, 3), _Way(64, 64, 8, 2), _Way(64, 64, 4, 3), _Way(64, 32, 4, 2)),
+        96: (_Way(64, 64, 4, 3), _Way(64, 64, 8, 2), _Way(128, 64, 8, 3), _Way(64, 32, 4, 3), _Way(32, 32, 4, 2)),
         128: (_Way(128, 64, 8, 3), _Way(64, 64, 8, 2), _Way(64, 32, 4, 3), _Way(32, 32, 4, 2)),
         256: (_Way(128, 32, 8, 3), _Way(128, 32, 8, 2), _Way(32, 32, 8, 2), _Way(64, 32, 8, 2), _Way(32, 32, 8, 1)),
     },
@@ -77,12 +86,19 @@ _HOPPER: _Table = {
         256: (_Way(32, 128, 8, 3), _Way(32, 64, 8, 3), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 8, 1)),
     },
     "attention_value_grad": {
+        192: (_Way(64, 128, 8, 3), _Way(32, 128, 8, 3), _Way(32, 64, 8, 3), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1)),
         256: (_Way(32, 128, 8, 3), _Way(32, 64, 8, 3), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 8, 1)),
     },
 }  # fmt: skip
 
 #: the same with loops for the edges of a window or of documents, where others than those of `_HOPPER` come first
-_HOPPER_EDGES: _Table = {"attention": {64: (_Way(64, 64, 4, 3), *_HOPPER["attention"][64][1:])}}
+_HOPPER_EDGES: _Table = {
+    "attention": {
+        64: (_Way(64, 64, 4, 3), *_HOPPER["attention"][64][1:]),
+        96: (_Way(64, 64, 4, 3), *_HOPPER["attention"][96][1:]),
+        192: (_Way(128, 64, 8, 3), _Way(128, 32, 8, 3), _Way(64, 32, 4, 3), _Way(64, 32, 8, 2)),
+    }
+}
 
 #: float32 as three TF32 products (tf32x3), up to 128 channels
 _TF32: _Table = {
@@ -138,16 +154,16 @@ def kernels_of(o: Op, body: Body) -> tuple[str, ...]:
     bias = ("attention_bias_grad",) if len(o.results) > 3 else ()
     q, v = (body.types[o.operands[n]] for n in (1, 3))
     channels = max(_block(q.shape[3]), _block(v.shape[3]))
-    apart = q.dtype in HALVES and channels in _HOPPER["attention_value_grad"]
+    apart = q.dtype in HALVES and channels > _TOGETHER
     of_values = ("attention_value_grad",) if apart else ()
     return ("attention_query_grad", "attention_key_grad", *of_values, *bias)
 
 
-def sizes_of(o: Op, body: Body) -> dict[str, int]:
+def sizes_of(o: Op, body: Body, target: Target) -> dict[str, int]:
     """The constants that the configurations of an op's kernels depend on.
 
-    They are the blocks that hold all channels of q (`BLOCK_D`) and of v (`BLOCK_DV`), the kind of bias (`BIAS`: 0 none,
-    1 numbers, 2 a bool mask), and whether there are dropout (`DROPOUT`), a window or documents.
+    They are the blocks that hold all channels of q (`BLOCK_D`, `REST_D`) and of v (`BLOCK_DV`, `REST_DV`), the kind of
+    bias (`BIAS`: 0 none, 1 numbers, 2 a bool mask), and whether there are dropout (`DROPOUT`), a window or documents.
 
     Raises:
         CannotLower: no kernel supports the number of channels, or float64.
@@ -165,10 +181,30 @@ def sizes_of(o: Op, body: Body) -> dict[str, int]:
     bias, edges = found.bias, attrs["window"] is not None or found.documents is not None
     kind = 0 if bias is None else 2 if types[bias].dtype == "i1" else 1
     dropout = bool(attrs["dropout"])
+    most = 0
+    if q.dtype in HALVES and target.device.kind == "cuda":
+        most = _MOST_CHANNELS if target.has(MMA_SHARED) else _IN_PARTS
+    (d, rest_d), (dv, rest_dv) = (_parts(t.shape[3], most) for t in (q, v))
     return {
-        "BLOCK_D": _block(q.shape[3]), "BLOCK_DV": _block(v.shape[3]), "BIAS": kind, "DROPOUT": int(dropout),
+        "BLOCK_D": d, "REST_D": rest_d, "BLOCK_DV": dv, "REST_DV": rest_dv, "BIAS": kind, "DROPOUT": int(dropout),
         "EDGES": int(edges),
     }  # fmt: skip
+
+
+def most_channels(sizes: Mapping[str, int]) -> int:
+    """The channels that the blocks of q or v hold, whichever hold more. sizes: those of `sizes_of`."""
+    return max(sizes["BLOCK_D"] + sizes["REST_D"], sizes["BLOCK_DV"] + sizes["REST_DV"])
+
+
+def _parts(channels: int, most: int) -> tuple[int, int]:
+    """The blocks that hold all channels. The second is not 0 for up to `most` channels if two blocks are smaller than
+    one: 64 and 32 for 96 channels."""
+    whole = _block(channels)
+    half = whole // 2
+    if not _LEAST_PART <= half <= most // 2:
+        return whole, 0
+    rest = _block(channels - half)
+    return (half, rest) if rest < half else (whole, 0)
 
 
 def _block(channels: int) -> int:
@@ -183,7 +219,7 @@ def choose_attention(o: Op, body: Body, target: Target, tf32: bool) -> Choice:
     """
     if o.name == "attention" and not any(body.types[r].numel for r in o.results):
         return Choice("none")
-    sizes = sizes_of(o, body)
+    sizes = sizes_of(o, body, target)
     dtype = body.types[o.operands[0]].dtype
     ways = []
     for stem in kernels_of(o, body):
@@ -201,7 +237,7 @@ def _precision(stem: str, sizes: Mapping[str, int], target: Target, tf32: bool) 
     """
     if tf32:
         return "tf32"
-    channels = max(sizes["BLOCK_D"], sizes["BLOCK_DV"])
+    channels = most_channels(sizes)
     return "tf32x3" if target.has(TF32X3) and max(64, channels) in _TF32[stem] else ""
 
 
@@ -218,14 +254,16 @@ def configs(
         precision: of float32 products: "tf32", "tf32x3", or "ieee" or "" for float32.
     """
     item = 4 if dtype == "f32" else 2
-    channels = max(64, sizes["BLOCK_D"], sizes["BLOCK_DV"])
+    channels = max(64, most_channels(sizes))
     table = _HOPPER if target.has(MMA_SHARED) else _AMPERE
     if item == 4:
         single = precision in ("", "ieee") or channels not in _TF32[stem]
         table = _SINGLE if single else _TF32
-    ways = table.get(stem, {}).get(channels, _BIAS_GRAD[channels])
+    rows = table.get(stem, _BIAS_GRAD)
+    most = min(row for row in rows if row >= channels)
+    ways = rows[most]
     if table is _HOPPER and sizes["EDGES"]:
-        ways = _HOPPER_EDGES.get(stem, {}).get(channels, ways)
+        ways = _HOPPER_EDGES.get(stem, {}).get(most, ways)
     if stem != "attention_bias_grad" and (sizes["BIAS"] or sizes["DROPOUT"]):
         ways = ways[min(len(ways) - 1, 1) :]
     d = target.device
@@ -241,7 +279,7 @@ def _shared(stem: str, way: _Way, sizes: Mapping[str, int], item: int, target: T
     Tensor cores that read shared memory (sm_90) take the weights from registers. On sm_80, in half precision, a loop
     waits for its block before it requests the next one, which needs one stage less.
     """
-    d, dv = sizes["BLOCK_D"], sizes["BLOCK_DV"]
+    d, dv = sizes["BLOCK_D"] + sizes["REST_D"], sizes["BLOCK_DV"] + sizes["REST_DV"]
     of_keys = stem in ("attention_key_grad", "attention_value_grad")
     stays, passes = (way.n, way.m) if of_keys else (way.m, way.n)
     kept = stays * (d if stem in ("attention", "attention_value_grad") else d + dv)
