@@ -214,6 +214,27 @@ def _threads() -> Made:
     ]
 
 
+def _kernels() -> Made:
+    set_fast = torch.backends.mha.set_fastpath_enabled
+    cpu = torch.backends.mkldnn
+    return (
+        lambda x: (
+            x
+            * (
+                2
+                + torch.backends.mha.get_fastpath_enabled()
+                + 3 * torch.backends.mkldnn.deterministic
+            )
+        ),
+        [
+            lambda: set_fast(False),
+            lambda: set_fast(True),
+            lambda: setattr(cpu, "deterministic", True),
+            lambda: setattr(cpu, "deterministic", False),
+        ],
+    )
+
+
 def _deterministic() -> Made:
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return x * (2 if torch.are_deterministic_algorithms_enabled() else 3)
@@ -400,7 +421,7 @@ def _objects_and_settings() -> Made:
         _memory, _of_the_standard_library, _written_out, _by_the_kind, _made_inside, _of_pytorch,
         _average_that_stands, _gradient,
         _numpy, _array, _context, _thread_local, _cached, _metaclass, _wrappers, _order, _environment,
-        _threads, _deterministic, _hook_of_all, _class_of_module, _attribute_of_parameter, _sign_of_zero,
+        _threads, _kernels, _deterministic, _hook_of_all, _class_of_module, _attribute_of_parameter, _sign_of_zero,
         _kept_by_a_cache, _inside_a_context, _words_of_a_partial, _parts_of_a_function, _found_by_getattr,
         _imported_inside, _dropout_of_nothing, _hook_in_the_place_of_another, _seed,
     ],
@@ -475,6 +496,20 @@ def test_a_conversion_to_the_same_dtype_reads_no_gradient() -> None:
     rounded = nn.Graph.trace(lambda x: linear.half().float()(x))
     with pytest.raises(flow.GraphTraceError, match=r"reads \.grad before its first backward"):
         rounded(x)
+
+
+@pytest.mark.parametrize("compiled", [nn.Graph.trace, flow.compile])
+def test_inference_mode_is_seen(compiled: Any) -> None:
+    """Beside no_grad; tensors from before it are of no inference."""
+
+    def asked(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + torch.is_inference_mode_enabled() * 10 + x.is_inference() * 100
+
+    call, x = compiled(asked), torch.ones(2)
+    for mode in (torch.no_grad, torch.inference_mode, torch.no_grad):
+        with mode():
+            for given in (x, torch.ones(2)):
+                assert torch.equal(call(given), asked(given))
 
 
 def test_lists_of_arguments_that_are_changed() -> None:

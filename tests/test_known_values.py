@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ CASES: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "groups": _pooled,
     "unique": lambda x, mask, i: torch.unique(i.view(2, 3).t(), return_inverse=True, return_counts=True),
     "unique_consecutive": lambda x, mask, i: torch.unique_consecutive(i, return_inverse=True, return_counts=True),
+    "bincount of nothing": lambda x, mask, i: torch.bincount(i[:0], x[:0, 0], minlength=2),
+    "text": lambda x, mask, i: x * len(f"{i[0]}{i.sum():3d}{i}"),
     "bincount": lambda x, mask, i: (torch.bincount(i, minlength=3), torch.bincount(i, x[:, 0])),
     "repeat_interleave": lambda x, mask, i: x.repeat_interleave(i, dim=0),
     "one_hot": lambda x, mask, i: F.one_hot(i),
@@ -142,6 +145,37 @@ def test_many_values_of_a_choice_are_told() -> None:
     with pytest.warns(UserWarning, match="the value of a tensor .* is 8, which was 7") as told:
         graph(x, torch.tensor(8))
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("value", [-0.0, float("nan"), 2.5])
+def test_numbers_out_of_constants(value: float) -> None:
+    """A constant is set between calls: 0.0 differs from -0.0, which it equals, and NaN is no other value than NaN."""
+    held = torch.zeros(2)
+
+    def build(x: Tensor) -> Tensor:
+        return x * math.copysign(1.0, held[0].item()) * len(str(held.tolist()))
+
+    graph = nn.Graph.trace(build)
+    for number in (0.0, value, value, 0.0):
+        held.fill_(number)
+        torch.testing.assert_close(graph(torch.ones(2)), build(torch.ones(2)))
+    assert len(graph.explain_recompiles()) == 2
+
+
+def test_numbers_beyond_int64() -> None:
+    graph = nn.Graph.trace(lambda x, n: x * (n.item() % 7))
+    given = torch.ones(2), torch.tensor(2**63 + 5, dtype=torch.uint64)
+    torch.testing.assert_close(graph(*given), torch.full((2,), float((2**63 + 5) % 7)))
+
+
+def test_the_text_of_values_that_are_not_known() -> None:
+    """A graph tells of it, and a function is split there."""
+    x = torch.tensor([1.5, 2.0])
+    with pytest.warns(UserWarning, match="takes the text of a tensor, .* has no values") as told:
+        nn.Graph.trace(lambda x: x * len(f"{x}"))(x)
+    assert told[0].filename == __file__
+    split = gflow.compile(lambda x: x * len(f"{x}"))
+    torch.testing.assert_close(split(x), x * len(f"{x}"))
 
 
 @pytest.mark.parametrize("what", ["number", "random", "micro-batches"])

@@ -557,6 +557,45 @@ def test_hyperparameters_set_by_hand_between_branches() -> None:
         assert_same(model, other)
 
 
+def test_hyperparameters_that_are_equal_and_differ() -> None:
+    """0.0 equals -0.0, and 1 equals 1.0 and True."""
+
+    def update(o: Any, group: Any, p: Any, state: Any) -> None:
+        number = group["z"]
+        sign = math.copysign(1.0, number) * (2 if type(number) is int else 3)
+        p.add_(p.grad, alpha=group["lr"] * sign)
+        state["seen"] = p.grad * number
+
+    numbers = (0.0, -0.0, 0, 0.0, -0.0, 1, 1.0, 1)
+    found = []
+    for compiled in (False, True):
+        layer = nn.Linear(2, 2).double()
+        with torch.no_grad():
+            layer.weight.fill_(0.5)
+        optimizer = optimizer_class(update, {"z": 0.0})([layer.weight])
+
+        def step(x: torch.Tensor, layer: Any = layer) -> torch.Tensor:
+            loss = layer(x).square().mean()
+            loss.backward()
+            return loss
+
+        graph = gflow.nn.Graph.trace(step)
+        graph.add_optimizer(optimizer)
+        layer.bias.requires_grad_(False).zero_()
+        for k, number in enumerate(numbers):
+            optimizer.param_groups[0]["z"] = number
+            x = torch.full((3, 2), k + 1.0, dtype=torch.float64)
+            if compiled:
+                graph(x)
+            else:
+                optimizer.zero_grad()
+                step(x)
+                optimizer.step()
+            seen = optimizer.state[layer.weight]["seen"]
+            found.append((layer.weight.detach().clone(), seen.clone(), seen.signbit()))
+    torch.testing.assert_close(found[: len(numbers)], found[len(numbers) :])
+
+
 def test_a_group_that_is_added_later() -> None:
     kind = CASES["counter of a parameter"][0]
     model = make_model()

@@ -196,6 +196,8 @@ class Tracing(TracedSteps):
         ):
             self._optimizer_parameters()
             self._loss_scale()
+            keeps_state = getattr(owner, "keeps_python_state", False)
+            self.rewrites.asked = asked = asked_by_build(self.name, keeps_state)
             with (
                 self.active(),
                 self.locator.module_calls(is_checkpointed, self._instead),
@@ -207,7 +209,7 @@ class Tracing(TracedSteps):
                 unhooked(self.sharded),
                 named_by(self.table.names),
                 watched_calls(
-                    asked_by_build(self.name, getattr(owner, "keeps_python_state", False)),
+                    asked,
                     globals_of([owner, target, *self.table.modules]),
                 ),
                 traceable_library(self.rewrites, self.rewrites.lift, self.recorder.seed),

@@ -45,6 +45,6 @@ class KnownValuesGuard:
             return str(error).partition("\n")[0]
         for slot, asked in zip(self._slots, self._answers):
             found = asked.question(values[slot])
-            if found != asked.answer:
+            if not asked.is_still(found):
                 return f"{asked.name} ({asked.loc.file}:{asked.loc.line}) is {found}, which was {asked.answer}"
         return None

@@ -263,7 +263,8 @@ class PythonState:
         changed, self._held = not self._held, False
         for number in self.numbers:
             source, value = number.source, number.value()
-            if value is not source.last and value != source.last:
+            # by their text: 0.0 equals -0.0, and 1 equals 1.0 and True
+            if value is not source.last and repr(value) != repr(source.last):
                 if not _fits(value, source.last):
                     return False
                 if number.rate and not self._rate_changed(source):

@@ -28,7 +28,7 @@ from gflow.errors import GraphTraceError
 from .location import here, is_installed, owner_of, user_frame
 from .threads import here_only, replaced
 
-Kind = Literal["time", "random", "state", "file", "output", "effect"]
+Kind = Literal["time", "random", "state", "file", "output", "effect", "text"]
 #: the callback of `watched_calls`: gets the name of the called function, and the kind of its value
 Met = Callable[[str, Kind], None]
 
@@ -312,8 +312,8 @@ def warn_once(text: str) -> None:
 def asked_by_build(graph: str, keeps_state: bool) -> Met:
     """The callback of `watched_calls` for the time in which the `build()` of a graph runs.
 
-    Random numbers and the state of PyTorch's generator are errors; for the time, files, printing and other effects it
-    warns.
+    Random numbers and the state of PyTorch's generator are errors; for the time, files, printing, other effects and
+    the text of tensors it warns.
 
     Args:
         graph: the name of the graph.
@@ -334,6 +334,15 @@ def asked_by_build(graph: str, keeps_state: bool) -> Met:
             raise GraphTraceError(
                 f"{begin}the number would stay the same. Draw it as a tensor (torch.rand), or pass it as an argument."
             )
+        if kind == "text":
+            where = "while a graph is traced, has no values"
+            if keeps_state:
+                raise GraphTraceError(f"{here()}: Python asks for {name}, which, {where}.")
+            warn_once(
+                f"{graph} takes {name}, which, {where}: it has the dtype and shape. Return the tensor, and convert it "
+                "outside of build()."
+            )
+            return
         if kind == "output":
             if keeps_state:
                 raise GraphTraceError(f"{begin}nothing would be printed in later calls.")

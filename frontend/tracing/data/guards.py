@@ -61,7 +61,12 @@ class Guard:
             False also if it cannot be evaluated (a division by 0, for example).
         """
         try:
-            return bool(evaluate(self.expr, leaves) == self.expected)
+            found, expected = evaluate(self.expr, leaves), self.expected
+            return (
+                repr(float(found)) == repr(expected)
+                if _is_zero(expected)
+                else bool(found == expected)
+            )
         except (ArithmeticError, ValueError, TypeError):
             return False
 
@@ -94,7 +99,12 @@ def _text(expr: Expr, names: Sequence[str]) -> str:
 
 def compiled(guards: Sequence[Guard]) -> Callable[[Sequence[Any]], bool]:
     """A function that checks all guards against the `last` values of some number sources."""
-    checks = [(_compiled(g.expr), g.expected) for g in guards]
+    checks = [
+        (_text_of(_compiled(g.expr)), repr(g.expected))
+        if _is_zero(g.expected)
+        else (_compiled(g.expr), g.expected)
+        for g in guards
+    ]
     if not checks:
         return lambda sources: True
 
@@ -108,6 +118,15 @@ def compiled(guards: Sequence[Guard]) -> Callable[[Sequence[Any]], bool]:
         return True
 
     return hold
+
+
+def _is_zero(expected: Any) -> bool:
+    """Whether a number is 0.0 or -0.0, which are equal, and are compared by their text."""
+    return type(expected) is float and expected == 0
+
+
+def _text_of(value: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], str]:
+    return lambda sources: repr(float(value(sources)))
 
 
 def _compiled(expr: Expr) -> Callable[[Sequence[Any]], Any]:

@@ -26,6 +26,12 @@ class Answer:
     name: str
     loc: SourceLoc
 
+    def is_still(self, found: Any) -> bool:
+        """Whether another call has the same answer: 0.0 differs from -0.0, and NaN equals NaN."""
+        if self.value.dtype.is_floating_point or self.value.dtype.is_complex:
+            return repr(found) == repr(self.answer)
+        return bool(found == self.answer)
+
 
 @dataclass
 class Known:

@@ -31,6 +31,7 @@ _MASKS = (torch.bool, torch.uint8)
 _ROLES = ("input", "buffer", "constant")
 #: the largest tensor of which Python takes the values as a list
 _LIST = 1024
+_INT64 = torch.iinfo(torch.int64).max
 
 
 def count_of(mask: Tensor) -> int:
@@ -47,7 +48,7 @@ def _runs_of(x: Tensor) -> int:
 
 
 def _largest_of(x: Tensor) -> int:
-    return int(x.max()) if x.numel() else -1
+    return int(x.max())
 
 
 def _is_whole(x: Tensor) -> bool:
@@ -171,8 +172,6 @@ class KnownValues:
             return None
         with self.recorder.apart():
             found = question(real)
-        if found != found:  # NaN is equal to nothing, so no call would be like this one
-            return None
         value = self.recorder.value_of(fake)
         self._answers.append(Answer(value, question, found, name, self.recorder.locator.here()))
         return found
@@ -198,7 +197,13 @@ class KnownValues:
         """`tensor.item()`; None if it is not known."""
         found = self.ask(fake, Tensor.item, "the value of a tensor")
         if found is not None:
-            self._check(fake != found, f"a tensor's value {found}")
+            if type(found) is int and found > _INT64:
+                with self.recorder.apart():
+                    constant = torch.tensor(found, dtype=fake.dtype)
+                bad = fake != self.recorder.constant(constant)
+            else:
+                bad = fake != found if found == found else ~fake.isnan()
+            self._check(bad, f"a tensor's value {found}")
         return found
 
     def listed(self, fake: Tensor, question: Callable[[Tensor], Any]) -> Any:
@@ -211,8 +216,18 @@ class KnownValues:
             return None
         with self.recorder.apart():
             answer, known = question(real), real.clone()
-        self._check(fake != self.recorder.constant(known), f"the values {found} of a tensor")
+        constant = self.recorder.constant(known)
+        bad = fake != constant
+        if not _is_whole(fake):
+            bad = bad & ~(fake.isnan() & constant.isnan())
+        self._check(bad, f"the values {found} of a tensor")
         return answer
+
+    def text(self, fake: Tensor) -> str | None:
+        """`repr(tensor)`; None if its values are not known, or many. It depends on PyTorch's options of printing."""
+        if self.listed(fake, repr) is None:
+            return None
+        return self.ask(fake, repr, "the text of a tensor")
 
     def places_of(self, mask: Tensor) -> tuple[Tensor, ...] | None:
         """The positions of a mask's true elements, by dimension; None if their number is not known."""
@@ -306,11 +321,12 @@ def _bincount(
 ) -> Tensor | None:
     if x.dim() != 1 or x.dtype == torch.bool:
         return None
+    if not x.numel():  # eager ignores the weights and their dtype
+        return torch.zeros(minlength, dtype=torch.int64, device=x.device)
     most = known.ask(x, _largest_of, "the largest of a tensor of classes")
     if most is None:
         return None
-    if x.numel():
-        known._check((x.max() != most) | (x.min() < 0), f"classes up to {most}")
+    known._check((x.max() != most) | (x.min() < 0), f"classes up to {most}")
     size, dtype = max(most + 1, minlength), torch.int64
     if weights is not None:
         dtype = weights.dtype if weights.dtype == torch.float32 else torch.float64

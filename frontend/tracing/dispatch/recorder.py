@@ -464,10 +464,6 @@ class Recorder(TorchDispatchMode):
             if (truth := self.truth(args[0])) is not None:
                 return truth
             raise item_error(loc)
-        if func in BY_VALUES:
-            found = self._of_known(KnownValues.call, func, args, kwargs)
-            if found is not None:
-                return found
         if _DRAWS in func.tags:
             self.check_seed(loc)
         if func in QUANTIZING:
@@ -479,6 +475,10 @@ class Recorder(TorchDispatchMode):
         if problem is not None:
             error = GraphTraceError(f"{describe(loc)}: {func} {problem}.")
             raise error.to_eager(f"{func} {problem}, and raises there")
+        if func in BY_VALUES:
+            found = self._of_known(KnownValues.call, func, args, kwargs)
+            if found is not None:
+                return found
         if self.sizes is not None:
             args, kwargs = self._numbers_of_sizes(func, args, kwargs)
         trace_args = tuple([self._trace_arg(a) for a in args])

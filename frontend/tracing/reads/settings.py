@@ -43,6 +43,9 @@ def _backends() -> tuple[Any, ...]:
     own, cuda = torch.backends, torch.backends.cuda
     return (
         own.mkldnn.enabled,
+        own.mkldnn.deterministic,
+        own.mkldnn.allow_tf32,
+        own.quantized.engine,
         own.cudnn.enabled,
         own.cudnn.benchmark,
         own.cudnn.deterministic,
@@ -50,6 +53,8 @@ def _backends() -> tuple[Any, ...]:
         own.opt_einsum.enabled,
         own.opt_einsum.strategy,
         cuda.matmul.allow_tf32,
+        cuda.matmul.allow_fp16_reduced_precision_reduction,
+        cuda.matmul.allow_bf16_reduced_precision_reduction,
         cuda.flash_sdp_enabled(),
         cuda.mem_efficient_sdp_enabled(),
         cuda.math_sdp_enabled(),
@@ -70,6 +75,9 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
     "get_deterministic_debug_mode": torch.get_deterministic_debug_mode,
     "get_float32_matmul_precision": torch.get_float32_matmul_precision,
     "is_anomaly_enabled": torch.is_anomaly_enabled,
+    "is_inference_mode_enabled": torch.is_inference_mode_enabled,
+    "is_warn_always_enabled": torch.is_warn_always_enabled,
+    "get_fastpath_enabled": lambda: torch.backends.mha.get_fastpath_enabled(),
 }
 #: those of the process, in the same way
 _OF_PROCESS: dict[str, Callable[[], Any]] = {

@@ -274,6 +274,29 @@ def _added(args: tuple[Any, ...]) -> str | None:
     )
 
 
+def _masks_fit(args: tuple[Any, ...]) -> str | None:
+    """Check that each mask among the indices has the sizes of the dimensions that it selects from."""
+    tensor, indices = args[:2]
+    at = 0
+    for index in indices:
+        mask = isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+        count = index.dim() if mask else 1
+        wanted = [*tensor.shape[at : at + count]]
+        at += count
+        if mask and _known(*index.shape, *wanted) and [*index.shape] != wanted:
+            return (
+                f"takes a mask of shape {wanted} for these dimensions of a tensor of shape {[*tensor.shape]}, got "
+                f"{[*index.shape]}; expand the mask"
+            )
+    return None
+
+
+def _counted(args: tuple[Any, ...]) -> str | None:
+    if len(args) < 3 or not _known(args[2]) or args[2] >= 0:
+        return None
+    return f"counts at least no bins, got minlength={args[2]}"
+
+
 def _looked_up(args: tuple[Any, ...]) -> str | None:
     if args[0].dim() == 2:
         return None
@@ -309,6 +332,7 @@ def _strided_within(args: tuple[Any, ...]) -> str | None:
 _ORDERLESS = (torch.complex32, torch.complex64, torch.complex128)
 _NO_ORDER = _refused(*_ORDERLESS, instead=".abs() or .real, complex numbers have no order")
 _WIDE = (torch.int32, torch.int64)
+_put = _indexed(1, (*_WIDE, torch.uint8, torch.bool), 0, 2)
 
 
 def _every(names: str, check: _Check) -> dict[Any, _Check]:
@@ -338,13 +362,17 @@ CHECKS: dict[Any, _Check] = {
     **_every("index_reduce", _indexed(2, _WIDE, 0, 3)),
     **_every("bucketize", _boundaries),
     **_every("multinomial", _drawn),
+    **_every("bincount", _counted),
     **_every("uniform", _interval),
     **_every("embedding", _looked_up),
     **_every("as_strided_scatter", _strided_within),
     **_every("index_copy", _indexed(2, (torch.int64,), 0, 3)),
     **_every("index_fill", _indexed(2, (torch.int64,))),
     **_every("index_select", _indexed(2, _WIDE)),
-    **_every("index_put", _indexed(1, (*_WIDE, torch.uint8, torch.bool), 0, 2)),
+    **_every("index _unsafe_index", _masks_fit),
+    **_every(
+        "index_put _unsafe_index_put _index_put_impl", lambda args: _put(args) or _masks_fit(args)
+    ),
     **_every("masked_scatter", _indexed(1, (torch.bool,))),
     **_every("addbmm _cdist_forward linalg_cross grid_sampler_2d grid_sampler_3d", _same),
     **_every("_softmax_backward_data _log_softmax_backward_data", _agree(0, 1)),

@@ -58,8 +58,10 @@ def _plain(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[s
     name, untouched = _PLAIN[func]
     if func in (Tensor.is_shared, Tensor.is_pinned):  # a traced tensor has no memory
         own = untouched
-    elif (own := func(*args, **kwargs)) != untouched:
-        return own
+    elif (own := func(*args, **kwargs)) != untouched and name != "is_inference()":
+        return (
+            own  # within inference_mode(), all traced tensors are of it, and arguments need not be
+        )
     answer = _ask(mode, func, name, func, args[0]) if len(args) == 1 and not kwargs else None
     return own if answer is None else answer
 

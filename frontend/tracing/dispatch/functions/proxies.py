@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from gflow.errors import GraphTraceError
 from gflow.tracing.reads.of_modules import OF_TENSORS
 
+from ...context.watched_calls import Met
 from ...data.global_tensors import OWN
 from ...data.values import TraceValue
 from ..recorder import Recorder, describe, untraced
@@ -53,6 +54,8 @@ class TensorProxies:
         self.has_optimizer, self.trained = has_optimizer, trained
         self.in_optimizer = False
         self.seed: Callable[[Tensor, Tensor | None], Tensor] | None = None
+        #: is told of Python code that asks for what a trace has not
+        self.asked: Met | None = None
         self.read_gradient: Callable[[Tensor], None] | None = None
         self.view_of: Callable[[Tensor, int], Tensor | None] | None = None
         #: within, ops are recorded, whether or not `build()` runs

@@ -228,12 +228,22 @@ def _is_basic(part: Any) -> bool:
 
 
 def _repr(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    tensor = args[0]
+    recorder, tensor = mode.recorder, args[0]
+    if recorder.known is not None:
+        with recorder.fake_mode, recorder:
+            found = recorder.known.text(unwrap(tensor))
+        if found is not None:
+            return found
+    if mode.asked is not None:
+        mode.asked("the text of a tensor", "text")
     return f"<traced tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}>"
 
 
 def _format(mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    if args[1]:
+    tensor, spec = args
+    if not tensor.dim() and mode.knows(tensor):
+        return format(tensor.item(), spec)
+    if spec:
         raise item_error(mode.recorder.locator.here(), "a tensor's value, to format it")
     return _repr(mode, func, args, kwargs)
 
