@@ -429,3 +429,17 @@ def test_integers_at_the_end_of_their_range_are_divided(dtype: torch.dtype, comp
 
     for ours, theirs in zip(compiled(divided)(x), divided(x)):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_softmax_of_a_number(dtype: torch.dtype) -> None:
+    """1 and 0, and NaN of NaN and infinities; in a wider type where it is asked for."""
+
+    def build(x: Tensor) -> tuple[Tensor, ...]:
+        safe = torch._safe_softmax(x, 0)  # type: ignore[attr-defined]
+        return x.softmax(0), x.log_softmax(-1), safe, x.softmax(0, dtype=torch.float32)
+
+    graph = flow.nn.Graph.trace(build)
+    for number in (1.5, math.nan, math.inf, -math.inf):
+        x = torch.tensor(number, dtype=dtype)
+        torch.testing.assert_close(graph(x), build(x), rtol=0, atol=0, equal_nan=True)
