@@ -80,9 +80,11 @@ def zeros_of(ROWS: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr):
 @triton.jit
 def products_of(x, x_rest, y, y_rest, REST: tl.constexpr):
     """The products of rows x and rows y, both in two parts."""
-    s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
-    if REST:
-        s = tl.dot(x_rest, tl.trans(y_rest), s, input_precision=PRECISION)
+    if REST:  # the smaller product first, since tensor cores are waited for between both
+        s = tl.dot(x_rest, tl.trans(y_rest), input_precision=PRECISION)
+        s = tl.dot(x, tl.trans(y), s, input_precision=PRECISION)
+    else:
+        s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
     return s
 
 
@@ -446,6 +448,9 @@ def add_keys(
         if KEYS:
             own = tl.load(delta + i, mask=i < rows, other=0.0) if CHECK else tl.load(delta + i)
         s = products_of(keys, keys_rest, queries, queries_rest, REST_D)
+        both: tl.constexpr = KEYS and BIAS == 0 and not DROPOUT  # at once; otherwise registers do not suffice
+        if both:
+            dp = products_of(values, values_rest, grads, grads_rest, REST_DV)
         of_i = 0
         if DOCS:
             of_i = documents_of(q_docs, i, q_docs_s, rows)[None, :]
@@ -454,7 +459,7 @@ def add_keys(
             RIGHT, DOCS, BIAS, False,
         )
         p = weights_of(s, total[None, :] * 1.4426950408889634, scale, FOLD)
-        if KEYS:
+        if KEYS and not both:
             dp = products_of(values, values_rest, grads, grads_rest, REST_DV)
         weights = p
         if DROPOUT:
