@@ -99,9 +99,11 @@ def attention_grad(b: Builder, o: Op) -> None:
         text, grid, results = _BACKWARD[stem]
         if stem == "attention_key_grad" and "attention_value_grad" in stems:
             results = ("dk",)
-        if text is KEY_GRAD:
-            text = GRADIENTS.format("dk" in results, "dv" in results) + text
         call = _Call(b, o, 1)
+        if text is KEY_GRAD:
+            # elsewhere, and with a bias or dropout, registers do not suffice
+            room = b.target.has(MMA_SHARED) and not (call.sizes["BIAS"] or call.sizes["DROPOUT"])
+            text = GRADIENTS.format("dk" in results, "dv" in results, room) + text
         values = () if stem == "attention_value_grad" else ("v",)
         given = ("dy", "y") if stem == "attention_query_grad" else ("dy",)
         call.tensors(*given, "q", "k", *values)

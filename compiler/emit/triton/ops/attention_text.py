@@ -10,8 +10,8 @@ PRECISION = '\nPRECISION = tl.constexpr("{}")\n'
 
 #: whether the forward requests the scores of the next block before the exponentials of this one
 REQUESTS = "\nAHEAD = tl.constexpr({})\n"
-#: which gradients a kernel over blocks of k and v computes
-GRADIENTS = "\nKEYS = tl.constexpr({})\nVALUES = tl.constexpr({})\n"
+#: which gradients a kernel over blocks of k and v computes, and whether it requests both products of a block together
+GRADIENTS = "\nKEYS = tl.constexpr({})\nVALUES = tl.constexpr({})\nTOGETHER = tl.constexpr({})\n"
 
 HELPERS = '''
 
@@ -448,8 +448,7 @@ def add_keys(
         if KEYS:
             own = tl.load(delta + i, mask=i < rows, other=0.0) if CHECK else tl.load(delta + i)
         s = products_of(keys, keys_rest, queries, queries_rest, REST_D)
-        both: tl.constexpr = KEYS and BIAS == 0 and not DROPOUT  # at once; otherwise registers do not suffice
-        if both:
+        if KEYS and TOGETHER:
             dp = products_of(values, values_rest, grads, grads_rest, REST_DV)
         of_i = 0
         if DOCS:
@@ -459,7 +458,7 @@ def add_keys(
             RIGHT, DOCS, BIAS, False,
         )
         p = weights_of(s, total[None, :] * 1.4426950408889634, scale, FOLD)
-        if KEYS and not both:
+        if KEYS and not TOGETHER:
             dp = products_of(values, values_rest, grads, grads_rest, REST_DV)
         weights = p
         if DROPOUT:
