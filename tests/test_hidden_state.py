@@ -216,7 +216,11 @@ def _threads() -> Made:
 
 def _kernels() -> Made:
     set_fast = torch.backends.mha.set_fastpath_enabled
-    cpu = torch.backends.mkldnn
+
+    def deterministic(value: bool) -> None:
+        with torch.backends.__allow_nonbracketed_mutation():  # PyTorch's tests forbid it
+            torch.backends.mkldnn.deterministic = value
+
     return (
         lambda x: (
             x
@@ -229,8 +233,8 @@ def _kernels() -> Made:
         [
             lambda: set_fast(False),
             lambda: set_fast(True),
-            lambda: setattr(cpu, "deterministic", True),
-            lambda: setattr(cpu, "deterministic", False),
+            lambda: deterministic(True),
+            lambda: deterministic(False),
         ],
     )
 

@@ -51,8 +51,10 @@ DOT_F64 = "dot-f64"
 TF32X3 = "tf32x3"
 #: attention by PyTorch's FlashAttention kernels; cuDNN's as well on devices with `TMA`
 FLASH_ATTENTION = "flash-attention"
+#: attention holds channels in two blocks that are smaller together than one (64 and 32 for 96), as registers suffice
+TWO_CHANNEL_BLOCKS = "two-channel-blocks"
 
-_TURING = frozenset({DOT_F64})
+_TURING = frozenset({DOT_F64, TWO_CHANNEL_BLOCKS})
 _AMPERE = _TURING | {MMA_BF16, MMA_TF32, TF32X3, FLASH_ATTENTION}
 _HOPPER = _AMPERE | {TMA, MMA_SHARED}
 #: consumer Blackwell has bulk copies, and Ampere's matrix instructions (`mma.sync`)

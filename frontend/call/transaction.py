@@ -91,6 +91,7 @@ class Call:
     branching: Branching | None = None
     broken: str = ""
     _run: Run | None = None
+    _gradients: bool = True
     _goal: int = 0
     _scheduled: tuple[int, ScheduleBefore | None] = field(default=(0, None))
 
@@ -103,6 +104,7 @@ class Call:
         """Called before `run` begins; it is not `done`."""
         self._goal = self.steps + 1
         self._scheduled = (0, None)
+        self._gradients = torch.is_grad_enabled()
         self._run = run
 
     def finish(self) -> None:
@@ -143,6 +145,8 @@ class Call:
                 if whole:
                     self.modes = None
             run = self._run
+            if run is not None:  # an interrupt may come where it is set back
+                torch._C._set_grad_enabled(self._gradients)
             if isinstance(run, FirstStep) and run.begun and not run.done:
                 run.commit()
             if run is not None and run.done:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gflow.compiler.targets import Target
-from gflow.compiler.targets.devices import MMA_SHARED, TF32X3
+from gflow.compiler.targets.devices import MMA_SHARED, TF32X3, TWO_CHANNEL_BLOCKS
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.attention import extras
@@ -182,7 +182,7 @@ def sizes_of(o: Op, body: Body, target: Target) -> dict[str, int]:
     kind = 0 if bias is None else 2 if types[bias].dtype == "i1" else 1
     dropout = bool(attrs["dropout"])
     most = 0
-    if q.dtype in HALVES and target.device.kind == "cuda":
+    if q.dtype in HALVES and target.has(TWO_CHANNEL_BLOCKS):
         most = _MOST_CHANNELS if target.has(MMA_SHARED) else _IN_PARTS
     (d, rest_d), (dv, rest_dv) = (_parts(t.shape[3], most) for t in (q, v))
     return {
