@@ -23,3 +23,7 @@ func.func @results(%x: tensor<4xf32>) -> tensor<4xf32> {
 // RUN: %python -c "import sys; sys.stdout.write('module {}\n{-# external_resources: { a: { p: \"abc')" > %t.string
 // RUN: not %gflow-opt %t.string --cse 2>&1 | FileCheck %s --check-prefix=STRING
 // STRING: error: expected '"' in string literal
+// Of arrays of unsigned integers MLIR's bindings make errors of their own, or end the process.
+// RUN: %python -c "print('func.func @f() attributes {a = array<ui8: 2, 2>} {return}')" > %t.unsigned
+// RUN: not %gflow-opt %t.unsigned 2>&1 | FileCheck %s --check-prefix=UNSIGNED
+// UNSIGNED: 1:32: error: an array has elements of unsigned type
