@@ -39,8 +39,9 @@ _LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{MAX_DIGITS + 1}}}|0x[0-9a-fA-F]{{{MAX_D
 _SHAPE = re.compile(r"(?<![\d?*\[\]])(?:[\d?*\[\]]+[ \t]*x[ \t]*)+")
 #: the number of a result, for which MLIR makes room
 _RESULT = re.compile(r"%[\w.$-]+[#:]\d{7}")
-#: an array whose elements are unsigned: MLIR's bindings cannot read it, and may end the process
-_UNSIGNED = re.compile(r"\barray\s*<\s*[us]i\d")
+#: strings and comments; or an array whose elements are signed or unsigned: MLIR's bindings cannot read it, and may end
+#: the process
+_SIGNED_ARRAY = re.compile(STRING + r'"?|//[^\n]*|\barray\s*<\s*([us])i\d')
 #: a byte of a string beyond ASCII, written in hexadecimal
 _HIGH_BYTE = re.compile(r"\\[89a-fA-F][0-9a-fA-F]")
 _STRING = re.compile(STRING + '"?')
@@ -70,9 +71,11 @@ def problem(text: str) -> tuple[str, int, int] | None:
     result = _RESULT.search(text)
     if result is not None:
         return "an op has a million results", *_position(text, result.start())
-    unsigned = _UNSIGNED.search(text)
-    if unsigned is not None:
-        return "an array has elements of unsigned type", *_position(text, unsigned.start())
+    if "array" in text:
+        for match in _SIGNED_ARRAY.finditer(text):
+            if match[1]:
+                kind = "unsigned" if match[1] == "u" else "signed"
+                return f"an array has elements of {kind} type", *_position(text, match.start())
     if _HIGH_BYTE.search(text) is not None:
         for match in _STRING.finditer(text):
             if _HIGH_BYTE.search(match.group()) is not None and not _is_utf8(match.group()):

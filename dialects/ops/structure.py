@@ -22,17 +22,10 @@ ENGINES = ("xla", "onnxruntime", "openvino", "tensorrt")
 #: runs of operands (or results) of one type that a region of an engine may have
 _ENGINE_GROUPS = 256
 
-#: exceptions that a check may raise, by the names that its attribute `error` takes
-ERRORS = (
-    "IndexError",
-    "RuntimeError",
-    "LinAlgError",
-    "ValueError",
-    "AssertionError",
-    "OtherBranch",
-)
-#: the one of a condition that the following ops are for: those that may fail come after it
+#: the exception of a condition that the following ops are for: those that may fail come after it
 BRANCH = "OtherBranch"
+#: exceptions that a check may raise, by the names that its attribute `error` takes
+ERRORS = ("IndexError", "RuntimeError", "LinAlgError", "ValueError", "AssertionError", BRANCH)
 
 
 def _check(operands: Sequence[TensorType], attrs: dict[str, Any]) -> list[TensorType]:

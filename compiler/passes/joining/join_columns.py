@@ -321,13 +321,7 @@ def _build(body: Body, p: Op, o: Op, rows: Sequence[Op], before: ir.Operation) -
     with ir.InsertionPoint(before), ir.Location.fused([p.op.location, o.op.location]):
         region = Region("contraction", operands, [type_of(v) for v in outputs])
         with ir.InsertionPoint(region.block):
-            made: dict[ir.Value, ir.Value] = {}
-            if p.name == "fused":
-                made |= cloned(region, p.op)
-            else:
-                known = {v: region.inside[v] for v in p.op.operands}
-                clone_into(p.op, known)
-                made[own[0]] = known[own[0]]
+            made = cloned(region, p.op)
             region.inside |= made
             for row in rows:
                 clone_into(row.op, region.inside)

@@ -237,14 +237,7 @@ def _build(body: Body, p: Op, number: int, s: _Sums, before: ir.Operation) -> No
     with ir.InsertionPoint(before), ir.Location.fused([p.op.location, s.o.op.location]):
         region = Region("contraction", operands, [type_of(v) for v in outputs])
         with ir.InsertionPoint(region.block):
-            made: dict[ir.Value, ir.Value] = {}
-            if p.name == "fused":
-                made |= cloned(region, p.op)
-            else:
-                known = {v: region.inside[v] for v in p.op.operands}
-                clone_into(p.op, known)
-                made[p.op.results[0]] = known[p.op.results[0]]
-            made |= _summed(region, s, number)
+            made = cloned(region, p.op) | _summed(region, s, number)
             builder.build_op("yield", [made[v] for v in outputs], {}, [])
     for v, new in zip(outputs, region.op.results):
         v.replace_all_uses_with(new)

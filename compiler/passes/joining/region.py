@@ -67,7 +67,11 @@ def ops_inside(fused: ir.Operation) -> list[ir.Operation]:
 
 
 def cloned(region: Region, fused: ir.Operation) -> dict[ir.Value, ir.Value]:
-    """Copy the ops of a fused op into another's region. Returns what its results are there."""
+    """Copy the ops of a fused op, or an op alone, into a region. Returns what its results are there."""
+    if fused.name != "gflow.fused":
+        known = {v: region.inside[v] for v in fused.operands}
+        clone_into(fused, known)
+        return {r: known[r] for r in fused.results}
     known = region.enter(fused)
     *inner, end = ops_inside(fused)
     for op in inner:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gflow.dialects.ops.structure import BRANCH
+
 from ..data.branches import Branch
 from ..data.values import TraceValue, values_in
 from .failures.assertions import fail_if
@@ -54,7 +56,7 @@ class Branches:
             f"condition {number} of the program, at {loc.file}:{loc.line}, is {truth} for the values that it was "
             f"traced for, and {not truth} for these; trace it for them"
         )
-        fail_if(~fake if truth else fake, "OtherBranch", message)
+        fail_if(~fake if truth else fake, BRANCH, message)
         self.taken.append(Branch(truth, loc, message))
         return truth
 

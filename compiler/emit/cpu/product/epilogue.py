@@ -18,7 +18,7 @@ from gflow.dialects import builder
 from gflow.dialects.extents import Count, Piece
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import KernelAddress, Place
-from gflow.dialects.types import is_row_major, row_major_strides
+from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
 from ..program_builder import Builder
 from .finish import Words, finish
@@ -47,6 +47,14 @@ class Epilogue:
     place: Place | None
     copy_to: tuple[Place, tuple[int, ...]] | None = None
     tiled: Tiled | None = None
+
+    def behind(self, size: int, result: TensorType) -> Place:
+        """The address of a contraction's result on whose rows the epilogue runs.
+
+        size: bytes of the contraction's scratch, which is in front of the result where that is in scratch, too.
+        """
+        raw = self.b.scratch(size + result.nbytes, self.place is None)
+        return self.target(0, Place(raw.space, raw.index, raw.offset + size))
 
     def finish(self, width: int) -> tuple[KernelAddress, Words]:
         """The epilogue as a function that product kernels call on each tile: its address, and its arguments.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from gflow.compiler.kernel.blocks import ITEM, LANES
 
@@ -106,6 +106,22 @@ class Function(Code):
             self.line(f"scf.yield {self._take(counter)}, {block} : i64, i64")
         self.line("}")
         return f"{result}#0"
+
+    def words_by_name(
+        self, names: Sequence[str], pointers: Collection[str], functions: Collection[str]
+    ) -> dict[str, str]:
+        """The function's arguments, which are an array of words, by name; without `next`, the counter of shares.
+
+        pointers: names of those that are addresses. functions: names of those that are addresses of functions.
+        """
+        found = {
+            name: self.load_word(i, "!llvm.ptr" if name in pointers else "i64")
+            for i, name in enumerate(names)
+            if name != "next"
+        }
+        for name in functions:
+            found[name] = self(f"llvm.inttoptr {found[name]} : i64 to !llvm.ptr")
+        return found
 
     def all_shares(
         self, counter: str, count: str, along: str, body: Callable[[str, str, str], None]

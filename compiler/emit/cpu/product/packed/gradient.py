@@ -53,12 +53,7 @@ class _Gradient(Function):
         self.positions, self.item = (2, 2) if pairs else (1, ITEM)
         #: bytes of an entry: the addresses of dy and of the positions' inputs
         self.entry = WORD * (1 + self.positions)
-        w = self.w = {
-            name: self.load_word(i, "!llvm.ptr" if name in _POINTERS else "i64")
-            for i, name in enumerate(ARGUMENTS)
-            if name != "next"
-        }
-        w["tile"] = self(f"llvm.inttoptr {w['tile']} : i64 to !llvm.ptr")
+        w = self.w = self.words_by_name(ARGUMENTS, _POINTERS, ("tile",))
         self.next = self.at("%w", WORD * ARGUMENTS.index("next"))
         self.me, self.team = self.thread("thread_num"), self.thread("num_threads")
         self.together = self.compare("sgt", self.team, 1)

@@ -57,13 +57,7 @@ def function(name: str, lanes: int, divides: bool) -> str:
 class _Packed(Function):
     def __init__(self, lanes: int, divides: bool) -> None:
         super().__init__()
-        w = self.w = {
-            name: self.load_word(i, "!llvm.ptr" if name in _POINTERS else "i64")
-            for i, name in enumerate(WORDS)
-            if name != "next"
-        }
-        for name in _FUNCTIONS:
-            w[name] = self(f"llvm.inttoptr {w[name]} : i64 to !llvm.ptr")
+        w = self.w = self.words_by_name(WORDS, _POINTERS, _FUNCTIONS)
         self.next = self.at("%w", WORD * WORDS.index("next"))
         self.words = self.at("%w", WORD * len(WORDS))
         self.me, self.team = self.thread("thread_num"), self.thread("num_threads")

@@ -83,11 +83,7 @@ def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None
     size = sum(sizes)
     b.choice.check(height <= g.o, "has more rows of a tile than output channels")
     table, after = b.scratch(size), epilogue
-    if epilogue is None:
-        target = b.place(r)
-    else:
-        raw = b.scratch(size + result.nbytes, epilogue.place is None)
-        target = epilogue.target(0, Place(raw.space, raw.index, raw.offset + size))
+    target = b.place(r) if epilogue is None else epilogue.behind(size, result)
     suffix = "_pairs" if pairs else ""
     name = f"gradient_tile_{height}x{width}{suffix}"
     if name not in b.kernels:
@@ -152,9 +148,7 @@ def _add(
         target = scratch  # not written to
         finish, words = epilogue.finish(strips.tile[1])
     else:
-        raw = b.scratch(size + result.nbytes, epilogue.place is None)
-        behind = Place(raw.space, raw.index, raw.offset + size)
-        target = epilogue.target(0, behind)
+        target = epilogue.behind(size, result)
         after = epilogue
     if strips.precision and not words:
         finish, words = _rounded(b, result, target, strips.tile[1])

@@ -48,12 +48,7 @@ def function(name: str) -> str:
 class _Gradient(WinogradFunction):
     def __init__(self) -> None:
         super().__init__()
-        w = self.w = {
-            name: self.load_word(i, "!llvm.ptr" if name in _POINTERS else "i64")
-            for i, name in enumerate(WORDS)
-            if name != "next"
-        }
-        w["tile"] = self(f"llvm.inttoptr {w['tile']} : i64 to !llvm.ptr")
+        w = self.w = self.words_by_name(WORDS, _POINTERS, ("tile",))
         self.next = self.at("%w", WORD * WORDS.index("next"))
         self.null = self("llvm.mlir.zero : !llvm.ptr")
         self.me, self.team = self.thread("thread_num"), self.thread("num_threads")

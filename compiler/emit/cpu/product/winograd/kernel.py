@@ -28,15 +28,15 @@ from . import transforms
 from .base import WinogradFunction
 
 #: the function's arguments. images, d, h, w_: sizes of the result; di, hi, wi: of the input; depth: of the kernel;
-#: fd, fh, fw: position 0 of the result reads from there on; flipped: the kernel is read backwards; excludes: nothing
-#: outside of the input is ever multiplied; tiles_h, tiles_w: tiles of an image; block: tiles of a block. lane, channel,
-#: pack: as in `packed/kernel.py`; tap: bytes between taps that are packed one by one, 0: all at once. v_row, m_row:
-#: bytes between tiles; v_size, m_size: bytes of one of the 16; strip: bytes of packed taps of a strip; u_strip: bytes
-#: of a transformed strip, one of 16; packed, u: bytes of all strips; zeros: bytes of a position; each: bytes of a
-#: thread
+#: fd, fh, fw: position 0 of the result reads from there on; flipped: it is the gradient of an input, so the kernel is
+#: read backwards, and nothing outside of the input is multiplied; tiles_h, tiles_w: tiles of an image; block: tiles of
+#: a block. lane, channel, pack: as in `packed/kernel.py`; tap: bytes between taps that are packed one by one, 0: all at
+#: once. v_row, m_row: bytes between tiles; v_size, m_size: bytes of one of the 16; strip: bytes of packed taps of a
+#: strip; u_strip: bytes of a transformed strip, one of 16; packed, u: bytes of all strips; zeros: bytes of a position;
+#: each: bytes of a thread
 WORDS = (
     *("x", "w", "y", "scratch", "tile", "finish", "pack", "next"),
-    *("n", "channels", "images", "d", "h", "w_", "di", "hi", "wi", "depth", "fd", "fh", "fw", "flipped", "excludes"),
+    *("n", "channels", "images", "d", "h", "w_", "di", "hi", "wi", "depth", "fd", "fh", "fw", "flipped"),
     *("tiles_h", "tiles_w", "block", "mr", "nr", "row", "lane", "channel", "tap"),
     *("v_row", "m_row", "v_size", "m_size", "strip", "u_strip", "packed", "u", "zeros", "each"),
 )  # fmt: skip
@@ -57,13 +57,7 @@ class _Winograd(WinogradFunction):
     def __init__(self, vectors: int) -> None:
         super().__init__()
         self.vectors = vectors
-        w = self.w = {
-            name: self.load_word(i, "!llvm.ptr" if name in _POINTERS else "i64")
-            for i, name in enumerate(WORDS)
-            if name != "next"
-        }
-        for name in _FUNCTIONS:
-            w[name] = self(f"llvm.inttoptr {w[name]} : i64 to !llvm.ptr")
+        w = self.w = self.words_by_name(WORDS, _POINTERS, _FUNCTIONS)
         self.next = self.at("%w", WORD * WORDS.index("next"))
         self.words = self.at("%w", WORD * len(WORDS))
         self.null = self("llvm.mlir.zero : !llvm.ptr")
@@ -102,15 +96,10 @@ class _Winograd(WinogradFunction):
 
         def one(t: str) -> None:
             at, to = self.at(source, self.mul(t, w["tap"])), self.at(packed, self.mul(t, tap))
-            pack(
-                at,
-                to,
-                self.choose(forward, 1, w["channels"]),
-                self.choose(forward, w["channels"], 1),
-            )
+            channels = w["channels"]
+            pack(at, to, self.choose(flipped, channels, 1), self.choose(flipped, 1, channels))
 
         flipped = self.compare("ne", w["flipped"], 0)
-        forward = self(f"arith.xori {flipped}, {self.const(True, 'i1')} : i1")
         self.branch(
             self.compare("ne", w["tap"], 0),
             lambda: self.repeat(0, taps, 1, one),
@@ -305,13 +294,13 @@ class _Winograd(WinogradFunction):
 
     def _again(self, s: str, held: str, half: str, place: tuple[str, str, str, str]) -> None:
         """Compute a tile of results by multiply-adds. Outside of the input a weight is multiplied by zero, unless the
-        convolution is a gradient (`excludes`)."""
+        convolution is a gradient."""
         w = self.w
         image, d, th, tw = place
         line, tap = self.mul(w["nr"], ITEM), self.mul(w["channels"], w["nr"], ITEM)
         packed = self.at(w["scratch"], self.mul(s, w["strip"]))
         flipped = self.compare("ne", w["flipped"], 0)
-        kept = self.compare("eq", w["excludes"], 0)
+        kept = self.compare("eq", w["flipped"], 0)
         zeros = [(self.const(0.0, VECTOR), VECTOR)] * self.vectors
 
         def result(n: str) -> None:

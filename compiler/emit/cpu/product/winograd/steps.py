@@ -7,7 +7,7 @@ from math import prod
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.blocks import ITEM, LANES
-from gflow.compiler.kernel.convolution import ROLES, Geometry, Walk, geometry
+from gflow.compiler.kernel.convolution import ROLES, Geometry, geometry
 from gflow.compiler.kernel.selection.cpu.convolutions.patches import kind_of_patches
 from gflow.compiler.kernel.selection.cpu.convolutions.winograd import (
     is_by_channels,
@@ -50,8 +50,7 @@ def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
         target = scratch  # not written to
         finish, words = epilogue.finish(blocks.tile[1])
     else:
-        raw = b.scratch(size + result.nbytes, epilogue.place is None)
-        target = epilogue.target(0, Place(raw.space, raw.index, raw.offset + size))
+        target = epilogue.behind(size, result)
         after = epilogue
     height, width = blocks.tile
     forward = g.name == "convolution"
@@ -71,7 +70,7 @@ def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
         "tile": _tile(b, blocks.tile, (ITEM, v_row), walk.kernel[0] * walk.channels),
         "finish": finish if words else 0, "pack": KernelAddress(pack),
         "next": 0, "n": walk.columns, "channels": walk.channels, **_sizes(g),
-        "flipped": int(_is_flipped(walk)), "excludes": int(not forward), "block": blocks.tiles,
+        "flipped": int(not forward), "block": blocks.tiles,
         "mr": height, "nr": width, "row": ITEM * walk.columns,
         "lane": outputs if forward else inputs, "channel": inputs if forward else outputs, "tap": tap,
         "v_row": v_row, "m_row": blocks.m_row, "v_size": blocks.tiles * v_row, "m_size": blocks.tiles * blocks.m_row,
@@ -101,11 +100,7 @@ def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None
     half, zeros, each = blocks.scratch(g)
     size = 2 * half + b.threads * each
     scratch = b.scratch(size)
-    if epilogue is None:
-        target = b.place(o.results[0])
-    else:
-        raw = b.scratch(size + result.nbytes, epilogue.place is None)
-        target = epilogue.target(0, Place(raw.space, raw.index, raw.offset + size))
+    target = b.place(o.results[0]) if epilogue is None else epilogue.behind(size, result)
     height, width = blocks.tile
     v_row, d_row = blocks.v_row(g), blocks.d_row(g)
     tiles = g.n * prod(tiles_of(g.walk))
@@ -141,16 +136,14 @@ def _geometry(b: Builder, o: Op, width: int) -> tuple[Geometry, tuple[int, int, 
     return g, (values[x], values[w], values[y])
 
 
-def _is_flipped(walk: Walk) -> bool:
-    """Whether the kernel is read backwards: of the gradient of an input."""
-    return walk.dilation[1] < 0
-
-
 def _sizes(g: Geometry) -> dict[str, int]:
     """The arguments of sizes, and of the position that the first result reads from."""
     walk = g.walk
     _, tiles_h, tiles_w = tiles_of(walk)
-    first = [-p - (k - 1 if _is_flipped(walk) else 0) for p, k in zip(walk.padding, walk.kernel)]
+    first = [
+        -p - (k - 1 if g.name == "convolution_input_grad" else 0)
+        for p, k in zip(walk.padding, walk.kernel)
+    ]
     return {
         "images": g.n, **dict(zip(("d", "h", "w_"), walk.outputs)), **dict(zip(("di", "hi", "wi"), walk.inputs)),
         "depth": walk.kernel[0], **dict(zip(("fd", "fh", "fw"), first)), "tiles_h": tiles_h, "tiles_w": tiles_w,
