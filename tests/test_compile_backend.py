@@ -255,6 +255,20 @@ def test_what_gflow_cannot_compile_runs_and_is_said(caplog: pytest.LogCaptureFix
     )
 
 
+def test_updates_by_indices_are_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    """The checks of calls see the tensors in a list of indices."""
+
+    def function(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        x = x.index_put((at,), x[0], accumulate=True)
+        x[:, at] = 2.0
+        return x.masked_fill(x > 1, 0.5)[at]
+
+    args = torch.randn(4, 4), torch.tensor([1, 3])
+    with caplog.at_level(logging.WARNING, logger="gflow"):
+        torch.testing.assert_close(compiled(function)(*args), function(*args))
+    assert "op by op" not in caplog.text
+
+
 def test_options() -> None:
     from gflow.compiler import CompileOptions
 

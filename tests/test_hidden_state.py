@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import builtins
 import collections
 import concurrent.futures
 import configparser
@@ -41,6 +42,7 @@ import weakref
 from collections.abc import Callable, Generator
 from datetime import datetime as moment
 from pathlib import Path
+from types import CellType
 from typing import Any
 from xml.etree import ElementTree
 
@@ -418,9 +420,53 @@ def _objects_and_settings() -> Made:
     ]
 
 
+def _beside_the_code() -> Made:
+    """Values in a library's module, in builtins, in this module by its computed name, and in objects of Python."""
+    sys.gflow_scale = 2.0  # type: ignore[attr-defined]
+    torch.gflow_shift = torch.ones(4)  # type: ignore[attr-defined]
+    vars(builtins)["gflow_power"] = 2.0
+    cell, error = CellType(1.5), ValueError(3.0)
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        own = sys.modules[__name__]._found_by_name
+        x = x * sys.gflow_scale + torch.gflow_shift  # type: ignore[attr-defined]
+        return x**gflow_power * own + cell.cell_contents * error.args[0]  # type: ignore[name-defined] # noqa: F821
+
+    return scaled, [
+        lambda: setattr(sys, "gflow_scale", 3.0),
+        lambda: setattr(torch, "gflow_shift", torch.zeros(4)),
+        lambda: setattr(builtins, "gflow_power", 3.0),
+        lambda: setattr(sys.modules[__name__], "_found_by_name", 7.0),
+        lambda: setattr(cell, "cell_contents", 0.5),
+        lambda: setattr(error, "args", (1.0,)),
+    ]
+
+
+def _globals_of_a_frame() -> Made:
+    return lambda x: x * sys._getframe(0).f_globals["_found_by_name"], [
+        lambda: globals().update(_found_by_name=8.0)
+    ]
+
+
+def _modules_beside_the_code() -> Made:
+    held = np.empty(1, dtype=object)
+    held[0] = sys.gflow_norm = torch.nn.BatchNorm1d(4)  # type: ignore[attr-defined]
+
+    def normalized(x: torch.Tensor) -> torch.Tensor:
+        return held[0](x) + sys.gflow_norm(x)  # type: ignore[attr-defined, no-any-return]
+
+    return normalized, [
+        lambda: held[0].eval(),
+        lambda: setattr(sys.gflow_norm, "weight", torch.nn.Parameter(torch.full((4,), 2.0))),  # type: ignore[attr-defined]
+        lambda: setattr(held[0], "eps", 0.5),
+        lambda: held.__setitem__(0, torch.nn.Identity()),
+    ]
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        _beside_the_code, _modules_beside_the_code, _globals_of_a_frame,
         _overridden, _names_of_globals, _objects_and_settings,
         _memory, _of_the_standard_library, _written_out, _by_the_kind, _made_inside, _of_pytorch,
         _average_that_stands, _gradient,
@@ -514,6 +560,43 @@ def test_inference_mode_is_seen(compiled: Any) -> None:
         with mode():
             for given in (x, torch.ones(2)):
                 assert torch.equal(call(given), asked(given))
+
+
+@pytest.mark.parametrize("kind", ["tensor", "module"])
+@torch.no_grad()
+def test_what_is_found_in_no_place(kind: str) -> None:
+    """A tensor behind an address; a module behind one is guarded, since its call is seen."""
+    held: list[Any] = [torch.ones(3) if kind == "tensor" else torch.nn.BatchNorm1d(3)]
+    address = id(held[0])
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        found = ctypes.cast(address, ctypes.py_object).value
+        return found(x) if kind == "module" else x * found  # type: ignore[no-any-return]
+
+    graph, x = nn.Graph.trace(function), torch.randn(2, 3)
+    if kind == "tensor":
+        with pytest.warns(
+            UserWarning, match=r"tensor of shape \(3,\), whose place no name in the code tells"
+        ):
+            graph(x)
+    else:
+        graph(x)
+        held[0].eval()
+    torch.testing.assert_close(graph(x), function(x))
+    torch.testing.assert_close(flow.compile(function)(x), function(x))
+
+
+def test_local_variables_of_callers_are_told_of() -> None:
+    scale = 2.0  # noqa: F841
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        frame: Any = sys._getframe(0)
+        while "scale" not in frame.f_locals:
+            frame = frame.f_back
+        return x * frame.f_locals["scale"]  # type: ignore[no-any-return]
+
+    with pytest.warns(UserWarning, match="f_locals, the local variables of other functions"):
+        nn.Graph.trace(function)(torch.ones(2))
 
 
 def test_lists_of_arguments_that_are_changed() -> None:

@@ -57,6 +57,8 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a mask of other sizes, filled": lambda: X.index_put((X[:, :1] > 0,), X[0, 0]),
     "a mask of other sizes, added": lambda: X.index_put((AT, B[:1]), X[0, 0], True),
     "bins of a negative number": lambda: torch.bincount(AT, minlength=-1),
+    "a slice that is not there": lambda: X.select_scatter(X[0], 0, 3),
+    "a slice before the first": lambda: X.select_scatter(X[0], 1, -4),
     "index_put without an index": lambda: X.index_put((), X[:1], True),
     "put by int32": lambda: X.put(INT32, X[0, :2]),
     "weights of another dtype": lambda: F.nll_loss(X, torch.tensor([0, 1, 2]), X[0].double()),

@@ -368,8 +368,8 @@ class _Converter:
         """
         target: Any = node.target
         refused = CHECKS.get(target)
-        values = [a.meta.get("val") if isinstance(a, torch.fx.Node) else a for a in node.args]
-        if refused is not None and (reason := refused(tuple(values))) is not None:
+        values = torch.fx.map_arg(node.args, lambda n: n.meta.get("val"))
+        if refused is not None and (reason := refused(values)) is not None:
             raise Untraceable(f"{target}, which {reason}")  # PyTorch's kernel then raises it
         if target not in NUMBERS:
             return

@@ -131,11 +131,13 @@ class Reading:
         if self.live:
             refuse_changes(self.name, before, self.reached.lost, codes, home, self._untraced())
         warn_of_changes(self.graph, self.name, before, self.reached, codes, home)
-        after = Reads(self.frames.codes).walk(self.roots)
+        roots = [*self.roots, *self.frames.unnamed_modules()]
+        after = Reads(self.frames.codes).walk(roots)
         cleared = [path for path, cached in after.cached if give_up_traced(cached)]
         if cleared:
             warn_of_cached(self.graph, self.name, cleared, home)
-            after = Reads(self.frames.codes).walk(self.roots)
+            after = Reads(self.frames.codes).walk(roots)
+        after.opaque += _of_unknown_place(after, trace)
         if self.graph.__dict__.get("keeps_python_state"):
             refuse_lasting(self.name, after, home)
         warn_of_constants(self.graph, self.name, after, home)
@@ -181,6 +183,18 @@ class Reading:
         )
         trace.facts = []  # they would keep the tensors of this call alive
         return StateGuard(reads, names, list(captured.values()), marks, changes), own_guard
+
+
+def _of_unknown_place(reads: Reads, trace: Trace) -> list[tuple[str, str]]:
+    """Descriptions of tensors from outside that were found nowhere, so that the guard cannot tell when another tensor
+    takes the place of one."""
+    of_steps = [step.reads.tensors for step in trace.steps if step.reads is not None]
+    known = {id(t) for tensors in (reads.tensors, *of_steps) for t in tensors}
+    return [
+        (f"a {t.dtype} tensor of shape {tuple(t.shape)}", "whose place no name in the code tells")
+        for t in trace.held
+        if id(t) not in known
+    ]
 
 
 def _as_before(before: list[Read]) -> Callable[[Read], Read]:

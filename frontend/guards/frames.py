@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+import weakref
+from collections.abc import Collection, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from gflow.tracing.context.watch import Infos, Watcher
 from gflow.tracing.data.values import TraceOp
+from gflow.tracing.program.modules import is_traced
 
 
 class FrameRecorder(Watcher):
@@ -23,11 +25,25 @@ class FrameRecorder(Watcher):
     def __init__(self, outside: Collection[CodeType]) -> None:
         self.outside = outside
         self.codes: dict[CodeType, dict[str, Any]] = {}
-        self._seen: list[FrameType] = []
+        self._unnamed: dict[int, weakref.ref[torch.nn.Module]] = {}
 
     def op(self, op: TraceOp) -> None:
         if op.loc.phase != "optimizer":
             self._look()
+
+    def unnamed_module(self, module: torch.nn.Module) -> None:
+        self._look()
+        self._unnamed.setdefault(id(module), weakref.ref(module))
+
+    def unnamed_modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        """The modules that were called although no walk over Python state had found them, with names for messages.
+        Modules that `build()` itself has made, and has dropped or made with traced parameters, are left out."""
+        for reference in self._unnamed.values():
+            module = reference()
+            if module is not None and not any(
+                map(is_traced, (*module.parameters(), *module.buffers()))
+            ):
+                yield type(module).__name__, module
 
     def module_begins(self, path: str, module: torch.nn.Module, inputs: Infos) -> None:
         self._look()

@@ -273,6 +273,7 @@ class Tracing(TracedSteps):
                     warn_of_no_gradients(self)
                 self.trace.histories = histories(self)
                 self.trace.ungraded = [*self.rewrites.ungraded.values()]
+                self.trace.held = self.rewrites.constants
                 self.trace.facts = [*self.rewrites.facts]
                 if self.optimizers and self.trace.histories:
                     warn_of_histories(self, self.trace.histories)

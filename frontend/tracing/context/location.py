@@ -227,7 +227,9 @@ class Locator:
                 return call(inner, *args, **kwargs)
             check_module(module, path or "", here)
             stack.append(stack[-1] if path is None else path)
-            if path is not None:
+            if path is None:
+                watcher.unnamed_module(module)
+            else:
                 watcher.module_begins(path, module, infos(args, kwargs))
             try:
                 if checkpointed(module):

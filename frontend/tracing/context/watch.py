@@ -81,6 +81,9 @@ class Watcher:
     def module_ends(self, path: str, module: torch.nn.Module, outputs: Infos) -> None:
         """The call has returned these tensors, or raised an error."""
 
+    def unnamed_module(self, module: torch.nn.Module) -> None:
+        """A module is called that is neither the graph's nor known to be reached by its code."""
+
     def op(self, op: TraceOp) -> None:
         """An op was recorded; the frames of the code that runs it are on the stack."""
 
@@ -113,6 +116,11 @@ class Watchers(Watcher):
         """Forward the event."""
         for watcher in self.watchers:
             watcher.module_ends(path, module, outputs)
+
+    def unnamed_module(self, module: torch.nn.Module) -> None:
+        """Forward the event."""
+        for watcher in self.watchers:
+            watcher.unnamed_module(module)
 
     def op(self, op: TraceOp) -> None:
         """Forward the event."""

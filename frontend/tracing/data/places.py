@@ -23,6 +23,7 @@ class StepReads(Protocol):
 
     found: list[Any]
     names: set[str]
+    tensors: list[torch.Tensor]
 
 
 class _Missing:

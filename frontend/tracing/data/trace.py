@@ -70,6 +70,7 @@ class Trace:
 
         histories     inputs that need no gradient and are updated with values that do
         ungraded      tensors of which `build()` has read that they have no gradient before the call
+        held          tensors from outside that `build()` has used, other than the parameters and buffers of modules
         facts         what `build()` has asked of tensors from outside, see `dispatch.functions.facts`
         rearranged    arguments whose lists or dicts `build()` has changed
         passing       what `build()` has changed of autograd's settings, which a call leaves as they are, with the lines
@@ -109,6 +110,7 @@ class Trace:
     rearranged: list[str] = field(default_factory=list)
     passing: list[tuple[str, tuple[str, int]]] = field(default_factory=list)
     ungraded: list[torch.Tensor] = field(default_factory=list)
+    held: list[torch.Tensor] = field(default_factory=list)
     facts: list[Any] = field(default_factory=list)
     proven: set[TraceOp] = field(default_factory=set)
     groups: dict[str, str] = field(default_factory=dict)

@@ -76,6 +76,8 @@ def read_object(r: Reach, value: Any, path: str) -> None:
     if isinstance(value, threading.local):
         _of_threads(r, value, path)
         return
+    if isinstance(value, BaseException):
+        read_attribute(r, value, "args", f"{path}.args")
     if isinstance(value, weakref.WeakSet):
         r.add("call", value.__len__, None, len(value), path)
     if root == "torch" and not is_graph(value):
@@ -140,6 +142,11 @@ def read_array(r: Reach, value: Any, path: str, size: int) -> None:
     """Memory that is compared by its bytes, unless it is too large."""
     if is_array(value):
         r.arrays.append((path, value))
+        if value.dtype == object and value.size <= MOST_ITEMS:
+            objects = Elements(value)
+            r.add("list", objects, None, tuple(objects), path)
+            for n, part in enumerate(objects):
+                r.visit(part, f"{path}[{n}]")
     if size <= MOST_BYTES or (r.closely and size <= MOST_BYTES_ONCE):
         read = value_of(value) if size <= MOST_BYTES else functools.partial(checksum, value)
         assert read is not None
@@ -164,24 +171,41 @@ def _wraps(kind: type) -> bool:
     return module.partition(".")[0] in _WRAPPERS and module != "collections.abc"
 
 
-class Order:
-    """The keys of an ordered dict, as a list by which their order can be restored."""
+class _Listed:
+    """What an object holds, compared as a list. It is restored elsewhere, so `clear` and `extend` do nothing."""
 
-    def __init__(self, held: OrderedDict[Any, Any]) -> None:
+    def __init__(self, held: Any) -> None:
         self.held = held
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def clear(self) -> None:
+        pass
+
+    def extend(self, parts: Iterable[Any]) -> None:
+        pass
+
+
+class Order(_Listed):
+    """The keys of an ordered dict, by which their order can be restored."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(OrderedDict.keys(self.held))
 
-    def __len__(self) -> int:
-        return len(self.held)
-
-    def clear(self) -> None:
-        """Nothing: the keys are restored before, with their values."""
-
-    def extend(self, keys: Iterable[Any]) -> None:
-        for key in keys:
+    def extend(self, parts: Iterable[Any]) -> None:
+        for key in parts:
             OrderedDict.move_to_end(self.held, key)
+
+
+class Elements(_Listed):
+    """The elements of a NumPy array of objects."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.held.flat)
 
 
 def _names_of_thread(value: threading.local, names: frozenset[str] | None) -> frozenset[str]:

@@ -91,7 +91,7 @@ class Reach:
         self.codes: dict[CodeType, dict[str, Any]] = dict(codes or {})
         self.known = {id(k): k for k in known}
         self.names: set[str] = set()
-        self.computed = self.computed_by_user = self.assigning = False
+        self.computed = self.computed_by_user = self.assigning = self.locals_read = False
         self.found: list[Read] = []
         self.modules: dict[str, torch.nn.Module] = {}
         self.tensors: list[torch.Tensor] = []
@@ -118,6 +118,9 @@ class Reach:
         self.names = set().union(*map(read_names, self.codes)) | _ALWAYS | self.asked
         own = [c for c in self.codes if not is_library(c)]
         self.own_names = set().union(*map(read_names, own)) | self.asked
+        self.locals_read = any(
+            "f_locals" in read_names(c) for c in own if not is_installed(c.co_filename)
+        )
         self.assigning = "setattr" in self.names or any(names_of(c).assigned for c in own)
         computing = [c for c in own if names_of(c).computed]
         self.computed = bool(computing)

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import (
     BuiltinFunctionType,
+    CellType,
     FunctionType,
     GetSetDescriptorType,
     MappingProxyType,
@@ -33,6 +34,7 @@ from gflow.tracing.program.unwrapped import unwrapped
 from .names import is_library
 from .of_classes import read_class, read_constructor
 from .of_functions import (
+    read_cell,
     read_function,
     read_functions_of_networks,
     read_globals,
@@ -75,6 +77,8 @@ class Reads(Reach):
                     read_functions_of_networks(self, code, names)
             for path, value in roots:
                 self.visit(value, path, root=True)
+        if self.locals_read:
+            self.opaque.append(("f_locals", "the local variables of other functions"))
         read_methods_of_tensors(self)
         for path, read, put in settings(self.names, self.own_names if self.closely else ()):
             self.add("call", read, put, read(), path)
@@ -116,6 +120,10 @@ class Reads(Reach):
             self.visit((value.func, value.args, value.keywords), path)
         elif isinstance(value, weakref.ref):
             self.visit(value(), path)
+        elif isinstance(value, slice):
+            self.visit((value.start, value.stop, value.step), path)
+        elif isinstance(value, CellType):
+            read_cell(self, value, path)
         elif isinstance(value, type):
             read_class(self, value, path)
             read_constructor(self, value, path)

@@ -147,6 +147,10 @@ def _put_flags(held: tuple[str, ...]) -> None:
         flags[kind] = kind.__name__ in held
 
 
+#: modules without a specification that an import of compiled code makes
+_OF_CYTHON = ("_cython_", "cython_runtime")
+
+
 def _entries(known: dict[str, Any]) -> tuple[tuple[str, int], ...]:
     """The entries of `sys.modules` that no import makes: others than the known ones under their names, and modules
     without a specification."""
@@ -155,6 +159,7 @@ def _entries(known: dict[str, Any]) -> tuple[tuple[str, int], ...]:
     found += [
         name for name, module in now.items()
         if name not in known and "." not in name and getattr(module, "__spec__", None) is None
+        and not name.startswith(_OF_CYTHON)
     ]  # fmt: skip
     return tuple((name, id(now.get(name))) for name in found)
 

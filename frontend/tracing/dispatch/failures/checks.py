@@ -297,6 +297,14 @@ def _counted(args: tuple[Any, ...]) -> str | None:
     return f"counts at least no bins, got minlength={args[2]}"
 
 
+def _selected(args: tuple[Any, ...]) -> str | None:
+    """Check that `select_scatter` writes a slice that exists."""
+    tensor, _, dim, index = args
+    if not tensor.dim() or not _known(size := tensor.shape[dim], index) or -size <= index < size:
+        return None
+    return f"takes an index below {size} for dimension {dim} of {[*tensor.shape]}, got {index}"
+
+
 def _looked_up(args: tuple[Any, ...]) -> str | None:
     if args[0].dim() == 2:
         return None
@@ -365,6 +373,7 @@ CHECKS: dict[Any, _Check] = {
     **_every("bincount", _counted),
     **_every("uniform", _interval),
     **_every("embedding", _looked_up),
+    **_every("select_scatter", _selected),
     **_every("as_strided_scatter", _strided_within),
     **_every("index_copy", _indexed(2, (torch.int64,), 0, 3)),
     **_every("index_fill", _indexed(2, (torch.int64,))),
