@@ -105,6 +105,9 @@ CASES: dict[str, tuple[Any, ...]] = {
     "many channels, dropout, documents": (
         (1, 70, 1, 136), (1, 140, 1, 136), (1, 140, 1, 136), {**DROPOUT, "window": (60, 0)}, None, "ordered"
     ),
+    "many channels, scores ahead": (
+        (1, 70, 1, 200), (1, 66, 1, 200), (1, 66, 1, 200), {"scale": 0.05, "causal": True}, None
+    ),
     "many blocks": ((1, 256, 1, 128), (1, 256, 1, 128), (1, 256, 1, 128), {"scale": 0.05, "causal": True}, None),
     "many whole blocks": ((1, 128, 1, 100), (1, 256, 1, 100), (1, 256, 1, 100), {**PLAIN, "scale": 0.05}, None),
     "many blocks, ragged": ((1, 64, 1, 128), (1, 300, 1, 128), (1, 300, 1, 128), {**PLAIN, "scale": 0.05}, None),

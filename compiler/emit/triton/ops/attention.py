@@ -48,6 +48,8 @@ _LEAST_BIASED = 2.0**-20
 _SPLIT = 128
 #: from so many channels on, the forward requests the scores of the next block before the exponentials of this one
 _AHEAD = 128
+#: with more channels, the gradient of v requests the scores of the next block before the exponentials of this one
+_AHEAD_VALUES = 192
 #: sizes that are multiples of this have no incomplete last block
 _BLOCK = 128
 
@@ -108,7 +110,8 @@ def attention_grad(b: Builder, o: Op) -> None:
         if text is KEY_GRAD:
             # elsewhere, and with a bias or dropout, registers do not suffice
             room = b.target.has(MMA_SHARED) and not (call.sizes["BIAS"] or call.sizes["DROPOUT"])
-            text = GRADIENTS.format("dk" in results, "dv" in results, room) + text
+            ahead = room and stem == "attention_value_grad" and call.channels > _AHEAD_VALUES
+            text = GRADIENTS.format("dk" in results, "dv" in results, room, ahead) + text
         values = () if stem == "attention_value_grad" else ("v",)
         given = ("dy", "y") if stem == "attention_query_grad" else ("dy",)
         call.tensors(*given, "q", "k", *values)

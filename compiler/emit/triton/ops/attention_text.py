@@ -12,8 +12,12 @@ PRECISION = '\nPRECISION = tl.constexpr("{}")\n'
 #: rows in parts: a thread of tensor cores holds two columns of each eight, so maxima are two short chains of
 #: instructions instead of a long one, and sums stay in their threads until the end
 FORWARD_FORM = "\nAHEAD = tl.constexpr({})\nPARTS = tl.constexpr({})\n"
-#: which gradients a kernel over blocks of k and v computes, and whether it requests both products of a block together
-GRADIENTS = "\nKEYS = tl.constexpr({})\nVALUES = tl.constexpr({})\nTOGETHER = tl.constexpr({})\n"
+#: which gradients a kernel over blocks of k and v computes; whether it requests both products of a block together, and
+#: the scores of the next block before the exponentials of this one
+GRADIENTS = (
+    "\nKEYS = tl.constexpr({})\nVALUES = tl.constexpr({})"
+    "\nTOGETHER = tl.constexpr({})\nAHEAD = tl.constexpr({})\n"
+)
 
 #: whether a bias is a mask, and differs between positions of q, and of k; whether the last block of these is incomplete
 BIASED = (
@@ -493,9 +497,16 @@ def add_keys(
     same = 0.0
     if BIAS and not BIAS_I:
         same = tl.trans(bias_of(bias, j, j, bias_i, rows, columns, False, EDGE_J))
+    following = 0.0
+    if AHEAD:  # of no block, if there is none: rows beyond the last one are not read
+        queries, queries_rest = parts_of(q, lo + tl.arange(0, BLOCK_M), q_s, rows, D, BLOCK_D, REST_D, Q_STEP, True)
+        following = products_of(keys, keys_rest, queries, queries_rest, REST_D)
     for top in tl.range(lo, hi, BLOCK_M):
         i = top + tl.arange(0, BLOCK_M)
-        queries, queries_rest = parts_of(q, i, q_s, rows, D, BLOCK_D, REST_D, Q_STEP, CHECK)
+        at = i
+        if AHEAD:
+            at = tl.where(top + BLOCK_M < hi, top + BLOCK_M, top) + tl.arange(0, BLOCK_M)
+        queries, queries_rest = parts_of(q, at, q_s, rows, D, BLOCK_D, REST_D, Q_STEP, CHECK)
         grads, grads_rest = parts_of(dy, i, dy_s, rows, DV, BLOCK_DV, REST_DV, DY_STEP, CHECK)
         if CHECK:
             total = tl.load(sums + i, mask=i < rows, other=float("inf"))
@@ -503,7 +514,11 @@ def add_keys(
             total = tl.load(sums + i)
         if KEYS:
             own = tl.load(delta + i, mask=i < rows, other=0.0) if CHECK else tl.load(delta + i)
-        s = products_of(keys, keys_rest, queries, queries_rest, REST_D)
+        s = following
+        if AHEAD:
+            following = products_of(keys, keys_rest, queries, queries_rest, REST_D)
+        else:
+            s = products_of(keys, keys_rest, queries, queries_rest, REST_D)
         if KEYS and TOGETHER:
             dp = products_of(values, values_rest, grads, grads_rest, REST_DV)
         of_i = 0
