@@ -223,6 +223,29 @@ def test_layouts() -> None:
     assert "attention" in launches[0].kernel
 
 
+@pytest.mark.parametrize("shape", [(2, 1, 36, 40), (2, 2, 36, 40)])
+def test_expanded_masks(shape: tuple[int, ...]) -> None:
+    """A padding mask that is expanded, then turned into numbers: the program has one number a key."""
+
+    def body(args: list[ir.Value]) -> list[ir.Value]:
+        q, k, mask = args
+        whole = builder.broadcast(mask, shape, (0, 3))
+        ty = builder.type_of(whole)
+        visible, hidden = (builder.splat(n, type(ty)(shape, "f32")) for n in (0.5, float("-inf")))
+        bias = builder.build("select", [whole, visible, hidden])
+        return list(builder.build_op("attention", [q, k, k, bias], PLAIN).results)
+
+    with make_context():
+        text = _function(["2x36x2x16xf32", "2x40x2x16xf32", "2x40xi1"], body)
+    mask = torch.rand(2, 40) > 0.4
+    args = [torch.randn(2, 36, 2, 16), torch.randn(2, 40, 2, 16), mask]
+    program = compiled(text)
+    for ours, wanted in zip(run_program(program, args), oracle(text, args)):
+        _near(ours, wanted, "f32")
+    assert program.ir is not None
+    assert "x36x40x" not in program.ir
+
+
 def test_layers_share_a_kernel() -> None:
     """Sizes and scales are no part of a kernel; what its text decides is."""
 
