@@ -77,16 +77,22 @@ class Case:
         return program
 
 
-def _attention(channels: int, causal: bool = True, of_keys: int = 16) -> dict[str, Case]:
-    """Attention of two times 4,096 positions and 16 heads, forward and backward."""
+def _attention(
+    channels: int, causal: bool = True, of_keys: int = 16, mask: str = ""
+) -> dict[str, Case]:
+    """Attention of two times 4,096 positions and 16 heads, forward and backward. mask: the type of numbers that are
+    added to scores."""
     q, k = (f"2x4096x{heads}x{channels}xbf16" for heads in (16, of_keys))
     attrs = {"causal": causal, "scale": channels**-0.5}
     plain = "" if causal else "_full"
     shared = "" if of_keys == 16 else f"_of_{of_keys}"
-    name = f"attention_{channels}{shared}{plain}"
+    masked = {"2x1x1x4096xf32": "_padded", "2x1x4096x4096xbf16": "_masked", "": ""}[mask]
+    name = f"attention_{channels}{shared}{plain}{masked}"
+    more = (mask,) if mask else ()
+    grads = (q, q, k, k, q, "2x16x4096xf32", *more)
     return {
-        name: Case("attention", (q, k, k), attrs, channels),
-        f"{name}_grad": Case("attention_grad", (q, q, k, k, q, "2x16x4096xf32"), attrs, channels),
+        name: Case("attention", (q, k, k, *more), attrs, channels),
+        f"{name}_grad": Case("attention_grad", grads, attrs, channels),
     }
 
 
@@ -97,6 +103,7 @@ def _product(m: int, n: int, k: int) -> Case:
 CASES: dict[str, Case] = {
     **_attention(64), **_attention(128), **_attention(64, causal=False), **_attention(96), **_attention(192),
     **_attention(256), **_attention(128, of_keys=4),
+    **_attention(64, causal=False, mask="2x1x1x4096xf32"), **_attention(64, causal=False, mask="2x1x4096x4096xbf16"),
     "product_4096": _product(4096, 4096, 4096), "product_gpt2": _product(8192, 768, 768),
 }  # fmt: skip
 #: what continuous integration compiles
@@ -105,6 +112,7 @@ CHECKED = (
     "attention_64_grad",
     "attention_128",
     "attention_128_grad",
+    "attention_64_full_padded",
     "product_gpt2",
 )
 

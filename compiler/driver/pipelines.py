@@ -90,7 +90,7 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         passes += ["gflow-simplify", "cse", f"gflow-partition-engines{{{given}}}"]
     passes.append("gflow-assign-layout")
     if target.gpu:
-        passes += ["gflow-narrow-positions", "gflow-narrow-sums"]
+        passes += ["gflow-narrow-masks", "gflow-narrow-positions", "gflow-narrow-sums"]
         passes += ["gflow-sink-reshapes", "gflow-sink-concatenations"]
     passes += ["gflow-simplify", "cse"]
     if options.freeze and not options.engine:  # an engine makes constants of its own

@@ -9,5 +9,6 @@ empty_rows           rows without a visible key, with eager's results: NaN, or e
 masks                evaluates masks that depend only on constants and positions
 index_masks          analyses masks that compare positions or numbers of documents
 recognize_windows    converts these to attributes and operands of `gflow.attention`
+narrow_masks         removes dimensions along which masks repeat
 recognize_attention  replaces softmax(scale · q kᵀ + mask) v by one `gflow.attention`, and its gradients by one op
 """

@@ -50,7 +50,7 @@ from .index_masks import Parts, Seen, parts_of, spread
 from .mask_operands import fit
 
 #: the number of operands before the optional ones
-_NEEDED = {"attention": 3, "attention_grad": 6}
+NEEDED = {"attention": 3, "attention_grad": 6}
 
 
 @record
@@ -65,9 +65,9 @@ def run(function: func.FuncOp, options: WindowOptions) -> None:
     body = read_body(function)
     known: dict[int, Parts] = {}
     for o in body.ops:
-        if o.name not in _NEEDED:
+        if o.name not in NEEDED:
             continue
-        found = extras([body.types[v] for v in o.operands], _NEEDED[o.name])
+        found = extras([body.types[v] for v in o.operands], NEEDED[o.name])
         if found.bias is None or found.documents is not None:
             continue
         bias = o.operands[found.bias]
@@ -81,7 +81,7 @@ def run(function: func.FuncOp, options: WindowOptions) -> None:
 def _has_mask(function: func.FuncOp) -> bool:
     for view in function.regions[0].blocks[0].operations:
         op = view.operation
-        needed = _NEEDED.get(op.name.removeprefix("gflow."))
+        needed = NEEDED.get(op.name.removeprefix("gflow."))
         if needed is not None and len(op.operands) > needed:
             return True
     return False

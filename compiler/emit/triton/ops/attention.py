@@ -29,22 +29,27 @@ from ..program_builder import Builder, Source
 from . import library_attention
 from .attention_text import (
     BIAS_GRAD,
+    BIASED,
     FORWARD,
+    FORWARD_FORM,
     GRADIENTS,
     HELPERS,
     KEPT,
     KEY_GRAD,
     PRECISION,
     QUERY_GRAD,
-    REQUESTS,
 )
 
 #: scales of at least this can be part of exp2's multiply-add: they preserve the order of scores, and -inf
 _LEAST = 2.0**-100
+#: the same beside a bias, which is divided by the scale: -1e30 stays finite
+_LEAST_BIASED = 2.0**-20
 #: with more channels, registers do not suffice for a second loop without masks in the gradient of keys
 _SPLIT = 128
 #: from so many channels on, the forward requests the scores of the next block before the exponentials of this one
 _AHEAD = 128
+#: with more channels, the gradient of v requests the scores of the next block before the exponentials of this one
+_AHEAD_VALUES = 192
 #: sizes that are multiples of this have no incomplete last block
 _BLOCK = 128
 
@@ -64,7 +69,9 @@ def attention(b: Builder, o: Op) -> None:
     able = call.q.dtype in HALVES and b.target.has(MMA_SHARED)
     ahead = able and call.channels >= _AHEAD and room
     call.launch(
-        "attention", REQUESTS.format(ahead) + FORWARD, "cdiv(rows, BLOCK_M) * batches * heads"
+        "attention",
+        FORWARD_FORM.format(ahead, able) + FORWARD,
+        "cdiv(rows, BLOCK_M) * batches * heads",
     )
 
 
@@ -103,7 +110,8 @@ def attention_grad(b: Builder, o: Op) -> None:
         if text is KEY_GRAD:
             # elsewhere, and with a bias or dropout, registers do not suffice
             room = b.target.has(MMA_SHARED) and not (call.sizes["BIAS"] or call.sizes["DROPOUT"])
-            text = GRADIENTS.format("dk" in results, "dv" in results, room) + text
+            ahead = room and stem == "attention_value_grad" and call.channels > _AHEAD_VALUES
+            text = GRADIENTS.format("dk" in results, "dv" in results, room, ahead) + text
         values = () if stem == "attention_value_grad" else ("v",)
         given = ("dy", "y") if stem == "attention_query_grad" else ("dy",)
         call.tensors(*given, "q", "k", *values)
@@ -141,6 +149,7 @@ class _Call:
         self.documents = () if at is None else o.operands[at : at + 2]
         self.q, self.k, self.v = (b.body.types[self.operands[n]] for n in "qkv")
         self.constants: dict[str, int] = {}
+        self.bias_step = 0
         self.sizes = sizes_of(o, b.body, b.target)
         self.channels = most_channels(self.sizes)
 
@@ -176,10 +185,11 @@ class _Call:
             ty = b.body.types[self.bias]
             self.pointer("bias", self.bias)
             strides = [0 if n == 1 else s for n, s in zip(ty.shape, b.strides(self.bias))]
-            for suffix, stride in zip("bhij", strides):
+            self.bias_step = strides.pop()
+            for suffix, stride in zip("bhi", strides):
                 self.number(f"bias_{suffix}", stride, is_wide(self.b, self.bias))
         else:
-            self.constants |= {"bias": 0, "bias_b": 0, "bias_h": 0, "bias_i": 0, "bias_j": 0}
+            self.constants |= {"bias": 0, "bias_b": 0, "bias_h": 0, "bias_i": 0}
         self._seen()
         dropout = attrs["dropout"] or 0.0
         if dropout:
@@ -200,7 +210,7 @@ class _Call:
             **{name: self.sizes[name] for name in ("BLOCK_D", "REST_D", "BLOCK_DV", "REST_DV")},
             "GROUP": heads // max(self.k.shape[2], 1), "BIAS": self.sizes["BIAS"],
             "SPLIT": int(self.channels <= _SPLIT),
-            "FOLD": int(attrs["scale"] > _LEAST and not self.sizes["BIAS"]),
+            "FOLD": int(attrs["scale"] > (_LEAST_BIASED if self.sizes["BIAS"] == 1 else _LEAST)),
             "DROPOUT": self.sizes["DROPOUT"], "WHOLE": int(self.k.shape[1] % 4 == 0),
             "EDGE_M": int(rows % _BLOCK != 0), "EDGE_N": int(self.k.shape[1] % _BLOCK != 0),
         }  # fmt: skip
@@ -253,7 +263,17 @@ class _Call:
         signature = ",\n    ".join(
             [", ".join(self.p.types), *(f"{n}: tl.constexpr" for n in [*constants, *blocks])]
         )
-        functions = PRECISION.format(precision) + device_functions.functions(names) + helpers
+        biased = BIASED.format(
+            self.sizes["BIAS"] == 2,
+            self.sizes["BIAS_I"],
+            self.sizes["BIAS_J"],
+            self.bias_step,
+            constants["EDGE_M"],
+            constants["EDGE_N"],
+        )
+        functions = (
+            PRECISION.format(precision) + biased + device_functions.functions(names) + helpers
+        )
         text = device_functions.HEADER + functions + text.replace("{signature}", signature)
         source = Source(stem, text, self.p.types, found, (grid,), constants)
         b.launch(source, self.p.values, b.label(self.o))

@@ -8,10 +8,22 @@ from __future__ import annotations
 #: float32 products by precision
 PRECISION = '\nPRECISION = tl.constexpr("{}")\n'
 
-#: whether the forward requests the scores of the next block before the exponentials of this one
-REQUESTS = "\nAHEAD = tl.constexpr({})\n"
-#: which gradients a kernel over blocks of k and v computes, and whether it requests both products of a block together
-GRADIENTS = "\nKEYS = tl.constexpr({})\nVALUES = tl.constexpr({})\nTOGETHER = tl.constexpr({})\n"
+#: whether the forward requests the scores of the next block before the exponentials of this one; whether it reduces
+#: rows in parts: a thread of tensor cores holds two columns of each eight, so maxima are two short chains of
+#: instructions instead of a long one, and sums stay in their threads until the end
+FORWARD_FORM = "\nAHEAD = tl.constexpr({})\nPARTS = tl.constexpr({})\n"
+#: which gradients a kernel over blocks of k and v computes; whether it requests both products of a block together, and
+#: the scores of the next block before the exponentials of this one
+GRADIENTS = (
+    "\nKEYS = tl.constexpr({})\nVALUES = tl.constexpr({})"
+    "\nTOGETHER = tl.constexpr({})\nAHEAD = tl.constexpr({})\n"
+)
+
+#: whether a bias is a mask, and differs between positions of q, and of k; whether the last block of these is incomplete
+BIASED = (
+    "\nMASK = tl.constexpr({})\nBIAS_I = tl.constexpr({})\nBIAS_J = tl.constexpr({})\nBIAS_STEP = tl.constexpr({})"
+    "\nEDGE_I = tl.constexpr({})\nEDGE_J = tl.constexpr({})\n"
+)
 
 HELPERS = '''
 
@@ -98,21 +110,48 @@ def add_rows(sums, sums_rest, weights, x, x_rest, REST: tl.constexpr):
 
 
 @triton.jit
+def bias_of(bias, i, j, bias_i, rows, columns, CHECK_I: tl.constexpr, CHECK_J: tl.constexpr):
+    """What the bias does to the scores of positions i of q and j of k, with sizes of 1 where it repeats: a number to
+    add to scaled scores, or, of a mask, a limit of infinity or -infinity. One dimension is loaded as a vector, which
+    Triton copies to shared memory beside the loop."""
+    if BIAS_I and BIAS_J:
+        at = bias + i[:, None] * bias_i + j[None, :] * BIAS_STEP
+        if CHECK_I or CHECK_J:
+            b = tl.load(at, mask=(i < rows)[:, None] & (j < columns)[None, :], other=0)
+        else:
+            b = tl.load(at)
+    elif BIAS_J:
+        at = bias + j * BIAS_STEP
+        b = tl.load(at, mask=j < columns, other=0)[None, :] if CHECK_J else tl.load(at)[None, :]
+    elif BIAS_I:
+        at = bias + i * bias_i
+        b = tl.load(at, mask=i < rows, other=0)[:, None] if CHECK_I else tl.load(at)[:, None]
+    else:
+        b = tl.load(bias + tl.zeros([1, 1], tl.int32))
+    if MASK:
+        b = tl.where(b != 0, float("inf"), float("-inf"))
+    else:
+        b = b.to(tl.float32)
+    return b
+
+
+@triton.jit
 def scores(
-    s, i, j, of_i, of_j, left, right, bias, bias_i, bias_j, rows, columns, scale, FOLD: tl.constexpr,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCS: tl.constexpr, BIAS: tl.constexpr, CHECK: tl.constexpr,
+    s, i, j, of_i, of_j, left, right, b, columns, scale, FOLD: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+    DOCS: tl.constexpr, BIAS: tl.constexpr, CHECK: tl.constexpr,
 ):
     """Scores from products of q and k at positions i and j; -inf where a pair takes no part. With FOLD they are not
-    scaled yet: the scale is positive, so that the largest one stays the largest, and goes into exp2's multiply-add."""
+    scaled yet: the scale is positive, so that the largest one stays the largest, and goes into exp2's multiply-add.
+    b: from `bias_of`."""
     if not FOLD:
         s = s * (scale * 1.4426950408889634)
-    if BIAS != 0:
-        inside = (i < rows) & (j < columns)
-        b = tl.load(bias + i * bias_i + j * bias_j, mask=inside, other=0)
-        if BIAS == 1:
-            s += b.to(tl.float32) * 1.4426950408889634
-        else:
-            s = tl.where(b != 0, s, float("-inf"))
+    if BIAS == 1 and FOLD:
+        # not s + b / scale, which would become the product's accumulator, and load b outside of the pipeline
+        s = tl.fma(b.broadcast_to(s.shape), tl.full(s.shape, 1.0 / scale, tl.float32), s)
+    elif BIAS == 1:
+        s += b * 1.4426950408889634
+    elif BIAS == 2:  # one instruction; a hidden NaN becomes -inf, too
+        s = tl.minimum(s, b)
     if CHECK:
         s = tl.where(j < columns, s, float("-inf"))
     if RIGHT:
@@ -221,7 +260,7 @@ FORWARD = '''
 
 @triton.jit
 def attend(
-    y, y_rest, m, l, q, q_rest, k, v, i, of_i, lo, hi, k_t, v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j,
+    y, y_rest, m, l, q, q_rest, k, v, i, of_i, lo, hi, k_t, v_t, k_docs, k_docs_t, left, right, bias, bias_i,
     rng, stream, head, rows, columns, scale, keep, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr,
     REST_D: tl.constexpr, BLOCK_DV: tl.constexpr, REST_DV: tl.constexpr, K_STEP: tl.constexpr, V_STEP: tl.constexpr,
     BLOCK_N: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCS: tl.constexpr,
@@ -240,6 +279,9 @@ def attend(
         if lo < hi:  # in a block of its own, whose shared memory is free again in the loop
             keys, keys_rest = parts_of(k, lo + tl.arange(0, BLOCK_N), k_t, columns, D, BLOCK_D, REST_D, K_STEP, True)
             following = products_of(q, q_rest, keys, keys_rest, REST_D)
+    same = 0.0
+    if BIAS and not BIAS_J:
+        same = bias_of(bias, i, i, bias_i, rows, columns, EDGE_I, False)
     for start in tl.range(lo, hi, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
         if early:
@@ -255,11 +297,16 @@ def attend(
         of_j = 0
         if DOCS:
             of_j = documents_of(k_docs, j, k_docs_t, columns)[None, :]
+        b = same
+        if BIAS and BIAS_J:
+            b = bias_of(bias, i, j, bias_i, rows, columns, EDGE_I, CHECK)
         s = scores(
-            s, i[:, None], j[None, :], of_i, of_j, left, right, bias, bias_i, bias_j, rows, columns, scale, FOLD, LEFT,
-            RIGHT, DOCS, BIAS, CHECK,
+            s, i[:, None], j[None, :], of_i, of_j, left, right, b, columns, scale, FOLD, LEFT, RIGHT, DOCS, BIAS, CHECK
         )
-        highest = tl.max(s, 1)
+        if PARTS:
+            highest = tl.max(tl.max(tl.reshape(s, [s.shape[0], BLOCK_N // 8, 8]), 1), 1)
+        else:
+            highest = tl.max(s, 1)
         if early and REST_D:  # behind a reader of s, so that Triton waits for both products before the exponentials
             following = products_of(q, q_rest, keys, keys_rest, REST_D)
         if FOLD:
@@ -268,7 +315,10 @@ def attend(
         known = tl.where(largest == float("-inf"), 0.0, largest)
         p = weights_of(s, known[:, None], scale, FOLD)
         shrink = tl.exp2(m - known)
-        l = l * shrink + tl.sum(p, 1)
+        if PARTS:
+            l = l * shrink[:, None] + tl.sum(tl.reshape(p, [p.shape[0], BLOCK_N // 8, 8]), 1)
+        else:
+            l = l * shrink + tl.sum(p, 1)
         m = largest
         if DROPOUT:
             p = tl.where(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE), p, 0.0)
@@ -293,7 +343,7 @@ def KERNEL(
     queries, rest = parts_of(q, i, q_s, rows, D, BLOCK_D, REST_D, Q_STEP, EDGE_M)
     y, y_rest = zeros_of(BLOCK_M, BLOCK_DV, REST_DV)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    l = tl.zeros([BLOCK_M], tl.float32)
+    l = tl.zeros([BLOCK_M, 8] if PARTS else [BLOCK_M], tl.float32)
     of_i = 0
     if DOCS:
         q_docs += batch * q_docs_b
@@ -307,20 +357,22 @@ def KERNEL(
     if LEFT or DOCS:
         y, y_rest, m, l = attend(
             y, y_rest, m, l, queries, rest, k, v, i, of_i, lo, first, k_t, v_t, k_docs, k_docs_t, left, right, bias,
-            bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
+            bias_i, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
             K_STEP, V_STEP, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_N,
         )
     y, y_rest, m, l = attend(
         y, y_rest, m, l, queries, rest, k, v, i, of_i, first, last, k_t, v_t, k_docs, k_docs_t, left, right, bias,
-        bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
+        bias_i, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
         K_STEP, V_STEP, BLOCK_N, FOLD, False, False, False, BIAS, DROPOUT, WHOLE, False,
     )
     if LEFT or RIGHT or DOCS or EDGE_N:
         y, y_rest, m, l = attend(
             y, y_rest, m, l, queries, rest, k, v, i, of_i, last, hi, k_t, v_t, k_docs, k_docs_t, left, right, bias,
-            bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
+            bias_i, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
             K_STEP, V_STEP, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_N,
         )
+    if PARTS:
+        l = tl.sum(l, 1)
     sum_of = tl.where(l == 0.0, 1.0, l * keep)[:, None]
     if REST_DV:
         y_rest = y_rest / sum_of
@@ -337,13 +389,16 @@ QUERY_GRAD = """
 @triton.jit
 def add_queries(
     result, result_rest, queries, queries_rest, grads, grads_rest, total, own, k, v, i, of_i, lo, hi, k_t, v_t, k_docs,
-    k_docs_t, left, right, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D: tl.constexpr,
+    k_docs_t, left, right, bias, bias_i, rng, stream, head, rows, columns, scale, keep, D: tl.constexpr,
     DV: tl.constexpr, BLOCK_D: tl.constexpr, REST_D: tl.constexpr, BLOCK_DV: tl.constexpr, REST_DV: tl.constexpr,
     K_STEP: tl.constexpr, V_STEP: tl.constexpr, BLOCK_N: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr,
     RIGHT: tl.constexpr, DOCS: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
     CHECK: tl.constexpr,
 ):
     '''What positions lo … hi of k and v add to dq.'''
+    same = 0.0
+    if BIAS and not BIAS_J:
+        same = bias_of(bias, i, i, bias_i, rows, columns, EDGE_I, False)
     for start in tl.range(lo, hi, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
         keys, keys_rest = parts_of(k, j, k_t, columns, D, BLOCK_D, REST_D, K_STEP, CHECK)
@@ -352,9 +407,11 @@ def add_queries(
         of_j = 0
         if DOCS:
             of_j = documents_of(k_docs, j, k_docs_t, columns)[None, :]
+        b = same
+        if BIAS and BIAS_J:
+            b = bias_of(bias, i, j, bias_i, rows, columns, EDGE_I, CHECK)
         s = scores(
-            s, i[:, None], j[None, :], of_i, of_j, left, right, bias, bias_i, bias_j, rows, columns, scale, FOLD, LEFT,
-            RIGHT, DOCS, BIAS, CHECK,
+            s, i[:, None], j[None, :], of_i, of_j, left, right, b, columns, scale, FOLD, LEFT, RIGHT, DOCS, BIAS, CHECK
         )
         p = weights_of(s, total[:, None], scale, FOLD)
         dp = products_of(grads, grads_rest, values, values_rest, REST_DV)
@@ -402,20 +459,20 @@ def KERNEL(
     if LEFT or DOCS:
         result, result_rest = add_queries(
             result, result_rest, queries, queries_rest, grads, grads_rest, total, own, k, v, i, of_i, lo, first, k_t,
-            v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D,
+            v_t, k_docs, k_docs_t, left, right, bias, bias_i, rng, stream, head, rows, columns, scale, keep, D,
             DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV, K_STEP, V_STEP, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT,
             WHOLE, EDGE_N,
         )
     result, result_rest = add_queries(
         result, result_rest, queries, queries_rest, grads, grads_rest, total, own, k, v, i, of_i, first, last, k_t, v_t,
-        k_docs, k_docs_t, left, right, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV,
+        k_docs, k_docs_t, left, right, bias, bias_i, rng, stream, head, rows, columns, scale, keep, D, DV,
         BLOCK_D, REST_D, BLOCK_DV, REST_DV, K_STEP, V_STEP, BLOCK_N, FOLD, False, False, False, BIAS, DROPOUT, WHOLE,
         False,
     )
     if LEFT or RIGHT or DOCS or EDGE_N:
         result, result_rest = add_queries(
             result, result_rest, queries, queries_rest, grads, grads_rest, total, own, k, v, i, of_i, last, hi, k_t,
-            v_t, k_docs, k_docs_t, left, right, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D,
+            v_t, k_docs, k_docs_t, left, right, bias, bias_i, rng, stream, head, rows, columns, scale, keep, D,
             DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV, K_STEP, V_STEP, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT,
             WHOLE, EDGE_N,
         )
@@ -430,16 +487,26 @@ KEY_GRAD = """
 @triton.jit
 def add_keys(
     dk_sum, dk_rest, dv_sum, dv_rest, keys, keys_rest, values, values_rest, q, dy, j, of_j, start, lo, hi, q_s, dy_s,
-    sums, delta, q_docs, q_docs_s, left, right, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep,
+    sums, delta, q_docs, q_docs_s, left, right, bias, bias_i, rng, stream, head, rows, columns, scale, keep,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, REST_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     REST_DV: tl.constexpr, Q_STEP: tl.constexpr, DY_STEP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     FOLD: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCS: tl.constexpr, BIAS: tl.constexpr,
     DROPOUT: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr,
 ):
     '''What positions lo … hi of q add to dk (with KEYS) and dv (with VALUES).'''
+    same = 0.0
+    if BIAS and not BIAS_I:
+        same = tl.trans(bias_of(bias, j, j, bias_i, rows, columns, False, EDGE_J))
+    following = 0.0
+    if AHEAD:  # of no block, if there is none: rows beyond the last one are not read
+        queries, queries_rest = parts_of(q, lo + tl.arange(0, BLOCK_M), q_s, rows, D, BLOCK_D, REST_D, Q_STEP, True)
+        following = products_of(keys, keys_rest, queries, queries_rest, REST_D)
     for top in tl.range(lo, hi, BLOCK_M):
         i = top + tl.arange(0, BLOCK_M)
-        queries, queries_rest = parts_of(q, i, q_s, rows, D, BLOCK_D, REST_D, Q_STEP, CHECK)
+        at = i
+        if AHEAD:
+            at = tl.where(top + BLOCK_M < hi, top + BLOCK_M, top) + tl.arange(0, BLOCK_M)
+        queries, queries_rest = parts_of(q, at, q_s, rows, D, BLOCK_D, REST_D, Q_STEP, CHECK)
         grads, grads_rest = parts_of(dy, i, dy_s, rows, DV, BLOCK_DV, REST_DV, DY_STEP, CHECK)
         if CHECK:
             total = tl.load(sums + i, mask=i < rows, other=float("inf"))
@@ -447,15 +514,21 @@ def add_keys(
             total = tl.load(sums + i)
         if KEYS:
             own = tl.load(delta + i, mask=i < rows, other=0.0) if CHECK else tl.load(delta + i)
-        s = products_of(keys, keys_rest, queries, queries_rest, REST_D)
+        s = following
+        if AHEAD:
+            following = products_of(keys, keys_rest, queries, queries_rest, REST_D)
+        else:
+            s = products_of(keys, keys_rest, queries, queries_rest, REST_D)
         if KEYS and TOGETHER:
             dp = products_of(values, values_rest, grads, grads_rest, REST_DV)
         of_i = 0
         if DOCS:
             of_i = documents_of(q_docs, i, q_docs_s, rows)[None, :]
+        b = same
+        if BIAS and BIAS_I:
+            b = tl.trans(bias_of(bias, i, j, bias_i, rows, columns, CHECK, EDGE_J))
         s = scores(
-            s, i[None, :], j[:, None], of_i, of_j, left, right, bias, bias_i, bias_j, rows, columns, scale, FOLD, LEFT,
-            RIGHT, DOCS, BIAS, False,
+            s, i[None, :], j[:, None], of_i, of_j, left, right, b, columns, scale, FOLD, LEFT, RIGHT, DOCS, BIAS, False
         )
         p = weights_of(s, total[None, :] * 1.4426950408889634, scale, FOLD)
         if KEYS and not TOGETHER:
@@ -522,21 +595,21 @@ def KERNEL(
             dk_sum, dk_rest, dv_sum, dv_rest = add_keys(
                 dk_sum, dk_rest, dv_sum, dv_rest, keys, keys_rest, values, values_rest, q_head, dy_head, j, of_j, start,
                 lo, first, q_s, dy_s, sums + head * rows, delta_head, q_docs, q_docs_s, left, right, bias_head, bias_i,
-                bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
+                 rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
                 Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_M,
             )
         if SPLIT or not (LEFT or RIGHT or DOCS):
             dk_sum, dk_rest, dv_sum, dv_rest = add_keys(
                 dk_sum, dk_rest, dv_sum, dv_rest, keys, keys_rest, values, values_rest, q_head, dy_head, j, of_j, start,
                 first, last, q_s, dy_s, sums + head * rows, delta_head, q_docs, q_docs_s, left, right, bias_head,
-                bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV,
+                bias_i, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV,
                 REST_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, False, False, False, BIAS, DROPOUT, WHOLE, EDGE_M,
             )
         if SPLIT and (LEFT or DOCS):
             dk_sum, dk_rest, dv_sum, dv_rest = add_keys(
                 dk_sum, dk_rest, dv_sum, dv_rest, keys, keys_rest, values, values_rest, q_head, dy_head, j, of_j, start,
                 last, hi, q_s, dy_s, sums + head * rows, delta_head, q_docs, q_docs_s, left, right, bias_head, bias_i,
-                bias_j, rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
+                 rng, stream, head, rows, columns, scale, keep, D, DV, BLOCK_D, REST_D, BLOCK_DV, REST_DV,
                 Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, LEFT, RIGHT, DOCS, BIAS, DROPOUT, WHOLE, EDGE_M,
             )
     if KEYS:
@@ -592,9 +665,10 @@ def KERNEL(
                 of_j = 0
                 if DOCS:
                     of_j = documents_of(k_docs + batch * k_docs_b, j, k_docs_t, columns)[None, :]
+                b = bias_of(bias_head, i, j, bias_i, rows, columns, True, True)
                 s = scores(
-                    s, i[:, None], j[None, :], of_i, of_j, left, right, bias_head, bias_i, bias_j, rows, columns, scale,
-                    False, LEFT, RIGHT, DOCS, 1, True,
+                    s, i[:, None], j[None, :], of_i, of_j, left, right, b, columns, scale, False, LEFT, RIGHT, DOCS, 1,
+                    True,
                 )
                 p = tl.exp2(s - total[:, None])
                 dp = products_of(grads, grads_rest, values, values_rest, REST_DV)

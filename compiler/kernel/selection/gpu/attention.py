@@ -100,6 +100,16 @@ _HOPPER_EDGES: _Table = {
     }
 }
 
+#: the same with a bias of a number for each score, which is loaded to shared memory, too
+_HOPPER_BIAS: _Table = {
+    "attention": {
+        64: (_Way(128, 32, 8, 3), *_HOPPER["attention"][64][1:]),
+        128: (_Way(128, 64, 8, 3), *_HOPPER["attention"][128][1:]),
+    },
+    "attention_query_grad": {64: (_Way(64, 64, 4, 3), *_HOPPER["attention_query_grad"][64][1:])},
+    "attention_key_grad": {64: (_Way(32, 64, 4, 3), *_HOPPER["attention_key_grad"][64][1:])},
+}  # fmt: skip
+
 #: float32 as three TF32 products (tf32x3), up to 128 channels
 _TF32: _Table = {
     "attention": {
@@ -163,7 +173,8 @@ def sizes_of(o: Op, body: Body, target: Target) -> dict[str, int]:
     """The constants that the configurations of an op's kernels depend on.
 
     They are the blocks that hold all channels of q (`BLOCK_D`, `REST_D`) and of v (`BLOCK_DV`, `REST_DV`), the kind of
-    bias (`BIAS`: 0 none, 1 numbers, 2 a bool mask), and whether there are dropout (`DROPOUT`), a window or documents.
+    bias (`BIAS`: 0 none, 1 numbers, 2 a bool mask), whether it differs between positions of q (`BIAS_I`) and of k
+    (`BIAS_J`), and whether there are dropout (`DROPOUT`), a window or documents (`EDGES`).
 
     Raises:
         CannotLower: no kernel supports the number of channels, or float64.
@@ -179,7 +190,10 @@ def sizes_of(o: Op, body: Body, target: Target) -> dict[str, int]:
         )
     found, attrs = extras(types, 6 if first else 3), read(OPS[o.name], o.op.attributes)
     bias, edges = found.bias, attrs["window"] is not None or found.documents is not None
-    kind = 0 if bias is None else 2 if types[bias].dtype == "i1" else 1
+    kind = 0
+    pairs: tuple[int, ...] = (1, 1)
+    if bias is not None:
+        kind, pairs = 2 if types[bias].dtype == "i1" else 1, types[bias].shape[2:]
     dropout = bool(attrs["dropout"])
     most = 0
     if q.dtype in HALVES and target.has(TWO_CHANNEL_BLOCKS):
@@ -187,6 +201,7 @@ def sizes_of(o: Op, body: Body, target: Target) -> dict[str, int]:
     (d, rest_d), (dv, rest_dv) = (_parts(t.shape[3], most) for t in (q, v))
     return {
         "BLOCK_D": d, "REST_D": rest_d, "BLOCK_DV": dv, "REST_DV": rest_dv, "BIAS": kind, "DROPOUT": int(dropout),
+        "BIAS_I": int(pairs[0] != 1), "BIAS_J": int(pairs[1] != 1),
         "EDGES": int(edges),
     }  # fmt: skip
 
@@ -262,9 +277,12 @@ def configs(
     rows = table.get(stem, _BIAS_GRAD)
     most = min(row for row in rows if row >= channels)
     ways = rows[most]
-    if table is _HOPPER and sizes["EDGES"]:
+    pairs = bool(sizes["BIAS_I"] and sizes["BIAS_J"])
+    if table is _HOPPER and pairs:
+        ways = _HOPPER_BIAS.get(stem, {}).get(most, ways)
+    elif table is _HOPPER and sizes["EDGES"]:
         ways = _HOPPER_EDGES.get(stem, {}).get(most, ways)
-    if stem != "attention_bias_grad" and (sizes["BIAS"] or sizes["DROPOUT"]):
+    if stem != "attention_bias_grad" and (sizes["DROPOUT"] or (pairs and table is not _HOPPER)):
         ways = ways[min(len(ways) - 1, 1) :]
     d = target.device
     fitting = [w for w in ways if _shared(stem, w, sizes, item, target) <= d.shared_memory] or [
