@@ -26,7 +26,7 @@ def block(nbytes: int) -> torch.Tensor:
     pages are asked for as huge ones; so no more memory is resident than without them."""
     ask = _ask() if nbytes >= LARGE else None
     if ask is None:
-        return torch.empty(nbytes, dtype=torch.uint8)
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
     room = torch.empty(
         nbytes + PAGE, dtype=torch.uint8
     )  # pages that nothing writes to take no memory
