@@ -8,6 +8,8 @@ from typing import Protocol
 
 import torch
 
+from .cpu import huge_pages
+
 #: bytes of the smallest block, so its address is aligned
 _SMALLEST = 64
 _CPU = torch.device("cpu")
@@ -70,7 +72,11 @@ class Arena:
     def memory(self) -> torch.Tensor:
         """The block. Its address may change when users join and leave."""
         if self._memory is None:
-            self._memory = torch.empty(self._needed(), dtype=torch.uint8, device=self.where)
+            needed = self._needed()
+            if self.where.type == "cpu":
+                self._memory = huge_pages.block(needed)
+            else:
+                self._memory = torch.empty(needed, dtype=torch.uint8, device=self.where)
         return self._memory
 
     def _needed(self) -> int:

@@ -172,7 +172,7 @@ def view_bytes(
         raise ValueError(f"a {dtype} at byte {offset}")
     count = memory.numel() // dtype.itemsize
     raw = memory.narrow(0, 0, count * dtype.itemsize).view(dtype)
-    return raw.as_strided(shape, strides, offset // dtype.itemsize)
+    return raw.as_strided(shape, strides, raw.storage_offset() + offset // dtype.itemsize)
 
 
 def view_tensor(

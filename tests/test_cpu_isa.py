@@ -43,6 +43,21 @@ def test_limited(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {isa for isa, _ in new} == {level}, "kernels of another level were used again"
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_rounding_to_bfloat16(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each bfloat16 value, and numbers around the middle of two: subnormal numbers beside others, and infinities."""
+    monkeypatch.setenv(processor.ISA, level)
+    halves = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32) << 16
+    low = torch.tensor([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], dtype=torch.int32)
+    order = torch.randperm(6 << 16, generator=torch.Generator().manual_seed(0))
+    x = (halves[:, None] + low).flatten()[order].view(torch.float32)
+    for y in (x, x[:77]):
+        found, wanted = flow.compile(lambda y: y.bfloat16())(y), y.bfloat16()
+        assert torch.equal(found.isnan(), wanted.isnan())
+        numbers = ~wanted.isnan()
+        assert torch.equal(found[numbers].view(torch.int16), wanted[numbers].view(torch.int16))
+
+
 def test_keys_and_artifacts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GFLOW_CACHE", "1")
     monkeypatch.setenv("GFLOW_CACHE_DIR", str(tmp_path))

@@ -15,7 +15,7 @@ aten = torch.ops.aten
 NUMBERS = {
     "hardtanh_": (0.0, 6.0), "leaky_relu_": (0.1,), "elu_": (1.0, 1, 1), "clamp_": (0.0, 1.0), "clamp_min_": (0.5,),
 }  # fmt: skip
-OPERANDS = {"addcmul_": 2, "addcdiv_": 2, "lerp_": 1, "add_": 1, "sub_": 1, "div_": 1}
+OPERANDS = {"addcmul_": 2, "addcdiv_": 2, "lerp_": 1, "add_": 1, "sub_": 1, "mul_": 1, "div_": 1}  # fmt: skip
 
 
 def arguments(op: Any, other: Tensor) -> tuple[Any, ...]:

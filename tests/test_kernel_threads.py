@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import gflow as flow
-from gflow.compiler.emit.cpu import program_builder
+from gflow.compiler.emit.cpu import early, program_builder
+from gflow.compiler.targets.processors import host_level
 from gflow.dialects import mlir
 from gflow.runtime.cpu import jit, llvm
 
@@ -53,6 +54,7 @@ def test_kernels_in_pieces_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     found = []
     engines = counted(monkeypatch)
     monkeypatch.setattr(program_builder, "_MANY", 1 << 30)
+    monkeypatch.setattr(early, "_LEAST", 1 << 30)
     monkeypatch.setattr(jit, "_LEAST_TEXT", 1 << 30)
     for set_up in (
         lambda: None,
@@ -70,6 +72,51 @@ def test_kernels_in_pieces_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     assert sum(divided) == sum(whole)
     assert torch.equal(first, bound)
     assert torch.equal(first, pieces)
+
+
+@pytest.mark.skipif(host_level() == "", reason="gflow has no own products for this processor")
+@pytest.mark.parametrize("half", [False, True])
+def test_kernels_that_passes_do_not_change_begin_early(
+    monkeypatch: pytest.MonkeyPatch, half: bool
+) -> None:
+    """Before fusion, threads get kernels of products and of attention: those of the program, with the same text."""
+    begun: dict[str, str] = {}
+    monkeypatch.setattr(program_builder, "_MANY", 1 << 30)  # none begins later
+    monkeypatch.setattr(jit, "begin_kernels", lambda kernels, declared: begun.update(kernels))
+    torch.manual_seed(0)
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.out = torch.nn.Linear(64, 192), torch.nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.qkv(x).view(2, 96, 3, 2, 32).permute(2, 0, 3, 1, 4).unbind(0)
+            y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.out(y.transpose(1, 2).reshape(2, 96, 64))
+
+    class Train(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Layer()
+            self.add_optimizer(torch.optim.SGD(self.model.parameters(), lr=0.1))
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            loss = self.model(x).square().mean()
+            loss.backward()
+            return loss
+
+    graph = Train()
+    if half:
+        graph.config.enable_amp(True, dtype=torch.bfloat16)
+    graph(torch.randn(2, 96, 64))
+    program = graph._state.latest.compiled.program
+    assert program is not None
+    if half:  # products of bfloat16 values are chosen with their epilogues
+        assert begun.items() <= program.kernels.items()
+        return
+    assert {"product", "attention_causal", "attention_grad_causal"} <= begun.keys()
+    assert begun.items() <= program.kernels.items()
 
 
 def test_a_program_is_divided_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -28,6 +28,8 @@ from .reproducer import Writer, writer_for
 
 #: the last passes of every compilation
 _SELECTS = "gflow-select-kernels"
+#: no later pass changes the types of products and of attention
+_FUSES = "gflow-fuse"
 VERIFIED = "builtin.module(func.func(gflow-verify-memory))"
 
 
@@ -93,10 +95,13 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
     tell = options.on_phase or (lambda name, detail: None)
     racing = options.racing if resolved.blas else None
     races: list[Race] = []
+    begun: set[str] = set()  # names of kernels
 
     def instrument(when: str, name: str, root: ir.Operation) -> None:
         if when == "before":
             tell("passes", name)
+            if name == _FUSES and options.on_kernels is not None:
+                begun.update(_begin_kernels(module, resolved, options.on_kernels))
         elif when == "after" and name == _SELECTS and racing is not None and resolved.isa:
             # start-up: a cached program needs no selection of kernels
             from .attention_races import race_attentions
@@ -137,7 +142,7 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
         try:
             with module.context, _reproducible(module, writer):
                 programs = [
-                    _program(one, symbol, resolved, races, options.on_kernels)
+                    _program(one, symbol, resolved, races, options.on_kernels, begun)
                     for one in split_functions(module)
                 ]
                 given = [_given(function) for function in functions(module)]
@@ -151,19 +156,36 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
     return Programs(programs[0], programs[1], given[0], given[1])
 
 
+def _begin_kernels(module: ir.Module, resolved: Resolved, on_kernels: OnKernels) -> set[str]:
+    """Begin to compile kernels that do not depend on the passes that follow. Returns their names."""
+    if parse_target(resolved.target).gpu:
+        return set()
+    # start-up: a cached program needs no code generation
+    from ..emit.cpu.early import early_kernels
+
+    begun: set[str] = set()
+    for function in functions(module):
+        kernels, declared = early_kernels(function, resolved.threads, resolved.blas, resolved.isa)
+        if kernels:
+            on_kernels(kernels, declared)
+        begun.update(kernels)
+    return begun
+
+
 def _program(
     module: ir.Module,
     symbol: Symbol | None,
     resolved: Resolved,
     races: list[Race],
     on_kernels: OnKernels | None,
+    begun: Collection[str],
 ) -> Program:
     """Generate the program of a module with one planned function."""
     entry = entry_function(module)
     if PROLOGUE in entry.attributes:
         symbol = None
     with size_of_program(symbol):
-        program = _generate(entry, resolved, on_kernels)
+        program = _generate(entry, resolved, on_kernels, begun)
     program.ir = module.operation.get_asm(enable_debug_info=True, assume_verified=True)
     program.races = [replace(r, step=n) for r in races if (n := _step_of(r, program)) is not None]
     program.seal = seal(program)
@@ -183,7 +205,10 @@ def _step_of(race: Race, program: Program) -> int | None:
 
 
 def _generate(
-    entry: func.FuncOp, resolved: Resolved, on_kernels: OnKernels | None = None
+    entry: func.FuncOp,
+    resolved: Resolved,
+    on_kernels: OnKernels | None = None,
+    begun: Collection[str] = (),
 ) -> Program:
     """Generate the target's code for a planned function."""
     target = parse_target(resolved.target)
@@ -196,7 +221,7 @@ def _generate(
     from ..emit.cpu import build as cpu
 
     return cpu.build_program(
-        entry, threads=resolved.threads, blas=resolved.blas, on_kernels=on_kernels
+        entry, threads=resolved.threads, blas=resolved.blas, on_kernels=on_kernels, begun=begun
     )
 
 

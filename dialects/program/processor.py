@@ -97,6 +97,8 @@ LEVELS = {
 #: the end of a kernel's lines that need AMX, or AVX-512's dot products of bfloat16. Where these may not be used, `true`
 #: in such a line becomes `false`, and all other such lines are left out: a kernel holds a way to do without
 AMX_LINE, BF16_LINE = "// AMX", "// AVX512-BF16"
+#: the end of the lines that are left out where AVX-512's instructions for bfloat16 may be used
+NO_BF16_LINE = "// no AVX512-BF16"
 
 
 def limit() -> str:

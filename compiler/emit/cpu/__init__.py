@@ -3,6 +3,7 @@
 build            a planned function becomes a `Program`
 checks           run-time checks (`gflow.check`), which end the run
 declarations     declarations of external functions that kernels call
+early            kernels that no later pass changes, whose compilation begins before them
 indexing         `gflow.take` and `gflow.index_copy`: slices by index
 movement         data-movement ops as strided copies
 program_builder  the builder of a program: adds kernels and copies

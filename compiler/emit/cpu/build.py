@@ -5,7 +5,7 @@ Each op becomes one or a few steps: a generated kernel, a BLAS call, or an ATen 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import groupby
 
 from gflow.compiler.ir.fused import root_of
@@ -35,7 +35,7 @@ from .program_builder import Builder
 
 def build_program(
     function: func.FuncOp, *, threads: int, blas: bool,
-    on_kernels: OnKernels | None = None,
+    on_kernels: OnKernels | None = None, begun: Collection[str] = (),
 ) -> Program:  # fmt: skip
     """Generate code for a planned function.
 
@@ -44,12 +44,13 @@ def build_program(
         threads: the most threads that kernels run on.
         blas: whether the runtime found BLAS functions that generated code can call.
         on_kernels: called with kernels and the declarations of what they call, by name, as soon as there are many.
+        begun: the names of those that it has been called with before.
 
     Raises:
         CannotLower: an op has no address or no CPU kernel, since the pipeline lacks a pass.
     """
     check_target(function, Target("cpu"))
-    b = Builder(function, threads, blas)
+    b = Builder(function, threads, blas, begun)
     for launch, ops in groupby(b.body.ops, key=lambda o: launch_of(o.op)):
         first = len(b.steps)
         for o in ops:

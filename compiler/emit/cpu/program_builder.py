@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any
 
@@ -39,11 +39,14 @@ class Builder(Placement):
     Attributes:
         threads: the most threads that run a kernel.
         blas: whether the runtime found BLAS functions.
+        begun: the names of kernels that threads compile already.
     """
 
-    def __init__(self, function: func.FuncOp, threads: int, blas: bool) -> None:
+    def __init__(
+        self, function: func.FuncOp, threads: int, blas: bool, begun: Collection[str] = ()
+    ) -> None:
         super().__init__(function)
-        self.threads, self.blas = threads, blas
+        self.threads, self.blas, self.begun = threads, blas, begun
         self.kernels: dict[str, str] = {}
         self.externals: set[str] = set()
         self.declared: dict[str, str] = {}
@@ -56,11 +59,12 @@ class Builder(Placement):
     # -- kernels
 
     def new_kernels(self) -> dict[str, str]:
-        """The kernels since it last returned some, if they are many; else none."""
+        """The kernels since it last returned some that have not begun, if they are many; else none."""
         if len(self.kernels) == self._seen:
             return {}
         self._seen = len(self.kernels)
-        new = dict(islice(self.kernels.items(), self._taken, None))
+        made = islice(self.kernels.items(), self._taken, None)
+        new = {name: text for name, text in made if name not in self.begun}
         if sum(map(len, new.values())) < _MANY:
             return {}
         self._taken = len(self.kernels)

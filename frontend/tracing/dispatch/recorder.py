@@ -63,6 +63,7 @@ _SHIFTS = frozenset(
 _DRAWS = torch.Tag.nondeterministic_seeded
 _ITEM = aten._local_scalar_dense.default
 _COPY, _META = aten._to_copy.default, torch.device("meta")
+_CPU = torch.device("cpu")  # made while a graph is traced, it would be a call of its function mode
 
 
 def _is_literal(number: Any, kwargs: dict[str, Any]) -> bool:
@@ -334,7 +335,7 @@ class Recorder(TorchDispatchMode):
         known = self._number_ops.get(key)
         if known is not None and known[0] < len(self.ops) and known[1] is self.ops[known[0]]:
             return known[2]
-        value = TraceValue(self._next_id, (), dtype, (), torch.device("cpu"), True)
+        value = TraceValue(self._next_id, (), dtype, (), _CPU, True)
         self._next_id += 1
         op = TraceOp(func, args, words or {}, [value], self.locator.here())
         self._number_ops[key] = (len(self.ops), op, value)

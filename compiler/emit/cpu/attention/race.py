@@ -44,17 +44,10 @@ def programs(
 
     Their inputs are q, k and v; for gradients also y, the log-sum-exp and dy.
     """
-    types = contest.types()
-    names = ["q", "k", "v"] + (["y", "sums"] if contest.grad else [])
-    read = {name: types[name] for name in names}
-    if contest.grad:
-        read["dy"] = types["y"]
-    if contest.bias:
-        read["bias"] = types["bias"]
-    made = [types[n] for n in (("q", "k", "v") if contest.grad else ("y", "sums"))]
-    places = {name: Place("arg", i, 0) for i, name in enumerate(read)}
-    inputs = {name: _tensor(places[name], ty) for name, ty in read.items()}
-    outputs = [_tensor(Place("result", i, 0), ty) for i, ty in enumerate(made)]
+    inputs, outputs = _tensors(contest)
+    read = {name: t.type for name, t in inputs.items()}
+    places = {name: t.place for name, t in inputs.items()}
+    made = [t.type for t in outputs]
     arguments = [
         Argument("input", name, ty, row_major_strides(ty.shape)) for name, ty in read.items()
     ]
@@ -78,6 +71,29 @@ def programs(
         program.seal = seal(program)
         found[kind] = program
     return found
+
+
+def functions(
+    contest: AttentionContest, blocks: AttentionBlocks
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The texts of the functions of gflow's own kernel, and the declarations of what they call, by name."""
+    b = _Steps()
+    _own(b, contest, blocks, *_tensors(contest))
+    return b.kernels, declarations(b.externals, {})
+
+
+def _tensors(contest: AttentionContest) -> tuple[dict[str, steps.Tensor], list[steps.Tensor]]:
+    """The operands by name, and the results."""
+    types = contest.types()
+    names = ["q", "k", "v"] + (["y", "sums"] if contest.grad else [])
+    read = {name: types[name] for name in names}
+    if contest.grad:
+        read["dy"] = types["y"]
+    if contest.bias:
+        read["bias"] = types["bias"]
+    made = [types[n] for n in (("q", "k", "v") if contest.grad else ("y", "sums"))]
+    inputs = {name: _tensor(Place("arg", i, 0), ty) for i, (name, ty) in enumerate(read.items())}
+    return inputs, [_tensor(Place("result", i, 0), ty) for i, ty in enumerate(made)]
 
 
 def _tensor(place: Place, ty: TensorType) -> steps.Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import COMBINED_BY
+from gflow.dialects.program.processor import BF16_LINE, NO_BF16_LINE
 from gflow.dialects.types import FLOATS, HALVES, INTEGERS
 
 from . import vmath
@@ -61,6 +62,19 @@ def bf16_bits(e: Emitter, x: str, lanes: int) -> str:
     """The bfloat16 nearest to `x` (f32), as the low 16 bits of an i32; NaN stays NaN."""
     if x in e.bf16_values:
         return e.bf16_values[x]
+    return _rounded_by_avx512(e, x) if lanes == _LANES else e(_rounded(e, x, lanes))
+
+
+#: lanes of AVX-512
+_LANES = 16
+#: the exponent of a float32
+_EXPONENTS = 0x7F800000
+#: the lowest bit of the exponent of a float32 and of a bfloat16
+_EXPONENT, _EXPONENT_OF_HALF = 0x00800000, 0x0080
+
+
+def _rounded(e: Emitter, x: str, lanes: int) -> str:
+    """The last op of `bf16_bits` by integer arithmetic, after those before it."""
     i32, f32 = shaped("i32", lanes), shaped("f32", lanes)
     raw = e(f"arith.bitcast {x} : {f32} to {i32}")
     high = e(f"arith.shrui {raw}, {e.const(16, i32)} : {i32}")
@@ -68,7 +82,31 @@ def bf16_bits(e: Emitter, x: str, lanes: int) -> str:
     bias = e(f"arith.addi {odd}, {e.const(0x7FFF, i32)} : {i32}")
     rounded = e(f"arith.shrui {e(f'arith.addi {raw}, {bias} : {i32}')}, {e.const(16, i32)} : {i32}")
     nan = e(f"arith.cmpf uno, {x}, {x} : {f32}")
-    return e(f"arith.select {nan}, {e.const(0x7FC0, i32)}, {rounded} : {_pred(lanes)}{i32}")
+    return f"arith.select {nan}, {e.const(0x7FC0, i32)}, {rounded} : {_pred(lanes)}{i32}"
+
+
+def _rounded_by_avx512(e: Emitter, x: str) -> str:
+    """`bf16_bits` by VCVTNEPS2BF16 where the processor has it, which takes subnormal numbers for zeros. They are
+    rounded with an exponent of one more, at which numbers are as far apart, and which is taken off again."""
+    f32, i32, i16, halves = (shaped(ty, _LANES) for ty in ("f32", "i32", "i16", "bf16"))
+    found = e.fresh()
+    with e.marked(BF16_LINE):
+        raw = e(f"arith.bitcast {x} : {f32} to {i32}")
+        exponent = e(f"arith.andi {raw}, {e.const(_EXPONENTS, i32)} : {i32}")
+        small = e(f"arith.cmpi eq, {exponent}, {e.const(0, i32)} : {i32}")
+        more = e(f"arith.ori {raw}, {e.const(_EXPONENT, i32)} : {i32}")
+        normal = e(f"arith.bitcast {select(e, small, more, raw, i32, _LANES)} : {i32} to {f32}")
+        made = e(
+            f'llvm.call_intrinsic "llvm.x86.avx512bf16.cvtneps2bf16.512"({normal}) : ({f32}) -> {halves}'
+        )
+        bits = e(f"llvm.bitcast {made} : {halves} to {i16}")
+        less = e(f"arith.subi {bits}, {e.const(_EXPONENT_OF_HALF, i16)} : {i16}")
+        e.line(
+            f"{found} = arith.extui {select(e, small, less, bits, i16, _LANES)} : {i16} to {i32}"
+        )
+    with e.marked(NO_BF16_LINE):
+        e.line(f"{found} = {_rounded(e, x, _LANES)}")
+    return found
 
 
 def _pred(lanes: int) -> str:

@@ -14,9 +14,12 @@ from .function import ITEM, LANES, VECTOR, Function
 #: the multiply-adds of one chain
 CHAIN = 160
 
+#: as a stride of A: the argument of the function
+GIVEN = "%side"
+
 #: the arguments: panels of A and B; the stride of B along K in bytes; K; the address of C and its row stride in bytes;
 #: the number of rows and columns; whether to add to C; the epilogue's function (null: none) and arguments, and the
-#: tile's first row and column; the row stride of A in bytes, if A is not packed
+#: tile's first row and column; a stride of A in bytes, if A is not packed
 ARGUMENTS = (
     "%a: !llvm.ptr, %b: !llvm.ptr, %k_stride: i64, %k_size: i64, %c: !llvm.ptr, %row: i64, %rows: i64, %columns: i64, "
     "%more: i64, %finish: !llvm.ptr, %words: !llvm.ptr, %i: i64, %j: i64, %side: i64"
@@ -33,7 +36,7 @@ def tile(
     rows: int,
     vectors: int,
     packed: bool,
-    steps: tuple[int, int] | None = None,
+    steps: tuple[int | str, int | str] | None = None,
     chain: int = CHAIN,
     ahead: int = 0,
 ) -> str:
@@ -44,7 +47,7 @@ def tile(
         rows, vectors: the size of the tile.
         packed: B is packed. Otherwise B is read in place, and its columns are contiguous. On CPUs with mask registers
             (`reads_both`), one function reads both.
-        steps: the strides of A along K and from row to row, in bytes; None: A is packed.
+        steps: the strides of A along K and from row to row, in bytes; None: A is packed. One may be `GIVEN`.
         chain: the multiply-adds of one chain.
         ahead: B is prefetched so many rows of B ahead; 0: the next columns are prefetched.
     """
@@ -141,7 +144,13 @@ class RegisterTile(Tile):
     """
 
     def __init__(
-        self, rows: int, vectors: int, masked: bool, steps: tuple[int, int], chain: int, ahead: int
+        self,
+        rows: int,
+        vectors: int,
+        masked: bool,
+        steps: tuple[int | str, int | str],
+        chain: int,
+        ahead: int,
     ) -> None:
         super().__init__(rows, vectors)
         self.masked, self.steps_of_a, self.chain = masked, steps, chain
@@ -188,12 +197,21 @@ class RegisterTile(Tile):
             made = []
             for i in range(self.rows):
                 made += self._row_of_products(
-                    self.at(a, i * down), columns, sums[i * self.vectors : (i + 1) * self.vectors]
+                    self._row_of_a(a, i, down),
+                    columns,
+                    sums[i * self.vectors : (i + 1) * self.vectors],
                 )
             return made
 
         zeros = [(self.zero, VECTOR)] * (self.rows * self.vectors)
         return self.loop(low, high, 1, zeros, add)
+
+    def _row_of_a(self, a: str, i: int, down: int | str) -> str:
+        """The address of the value of A in row i. Rows are counted from every fourth one, so that an address is one of
+        few registers and a multiple of the stride that instructions can add."""
+        if isinstance(down, int):
+            return self.at(a, i * down)
+        return self.at(self.at(a, self.mul(down, i // 4 * 4)), self.mul(down, i % 4))
 
     def _row_of_products(self, at: str, columns: list[str], sums: list[str]) -> list[str]:
         """The sums of a row with the products of the value at the address `at` added."""

@@ -72,6 +72,8 @@ class Rewrites(TensorProxies, TorchFunctionMode):
             )  # functionalization would raise unclear errors for branches
         if peek_interpreter_stack() is not None:
             return self._transformed(func, args, kwargs or {})
+        if func in _GETTERS:
+            return func(self.lift(args[0]))
         if self.transforms and transformed.is_wrapped((args, kwargs)):
             return self._after_transform(func, args, kwargs or {})
         return self._called(func, args, kwargs)
@@ -199,6 +201,11 @@ def _with_bool_masks(index: Any) -> Any:
     return index.bool() if isinstance(index, Tensor) and index.dtype == torch.uint8 else index
 
 
+#: getters of what a traced tensor has by itself; the code of an optimizer mostly calls these
+_GETTERS = frozenset({
+    Tensor.dtype.__get__, Tensor.device.__get__, Tensor.shape.__get__, Tensor.layout.__get__,  # type: ignore[attr-defined]
+    Tensor.ndim.__get__, Tensor.is_sparse.__get__, Tensor.is_cuda.__get__,  # type: ignore[attr-defined]
+})  # fmt: skip
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     **networks.HANDLERS,
     **value_free.HANDLERS,

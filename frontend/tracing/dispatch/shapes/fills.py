@@ -41,6 +41,10 @@ class Fills(TorchDispatchMode):
         #: by storage: the number, and a tensor that keeps the storage
         self._fills: dict[int, tuple[int, torch.Tensor]] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or each call goes through a wrapper that switches TorchDynamo off, which runs in no trace
+
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake tensor with the type of this one, on the CPU.
 
@@ -92,7 +96,7 @@ class Fills(TorchDispatchMode):
         Raises:
             ComputedState: they are not known.
         """
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             if not isinstance(tensor, FakeTensor):
                 return tensor.detach().clone()
             known = self._fills.get(_storage(tensor))

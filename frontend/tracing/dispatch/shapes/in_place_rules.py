@@ -19,8 +19,11 @@ ELEMENTWISE = (
     _aten.hardtanh_.default, _aten.hardswish_.default, _aten.hardsigmoid_.default, _aten.leaky_relu_.default,
     _aten.elu_.default, _aten.mish_.default, _aten.silu_.default, _aten.clamp_.default, _aten.clamp_min_.default,
     _aten.addcmul_.default, _aten.addcdiv_.default, _aten.lerp_.Scalar, _aten.add_.Tensor, _aten.sub_.Tensor,
-    _aten.div_.Tensor,
+    _aten.mul_.Tensor, _aten.div_.Tensor,
 )  # fmt: skip
+_ARITHMETIC = (_aten.add_.Tensor, _aten.sub_.Tensor, _aten.mul_.Tensor, _aten.div_.Tensor)
+#: types of numbers, traced ones too: none of any value changes the type of a floating-point tensor
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -32,15 +35,19 @@ def _original(op: torch._ops.OpOverload) -> Callable[..., Any] | None:
     return next((table[op] for table in tables if op in table), None)
 
 
-def _rule(original: Callable[..., Any]) -> Callable[..., Any]:
+def _rule(original: Callable[..., Any], numbers: bool) -> Callable[..., Any]:
+    """numbers: whether an operand may be a tensor of one number of any real type, as PyTorch passes numbers on."""
+
     def rule(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         dtype, shape = self.dtype, self.shape
         if dtype in _FLOATS and _fixed(shape):
             for arg in (*args, *kwargs.values()):
                 if isinstance(arg, torch.Tensor):
+                    if numbers and arg.dim() == 0 and not arg.is_complex():
+                        continue
                     if arg.dtype is not dtype or not _fixed(arg.shape) or arg.shape != shape:
                         break
-                elif type(arg) not in (int, float):
+                elif type(arg) not in _NUMBERS:
                     break
             else:
                 return self
@@ -61,7 +68,8 @@ def quick_rules() -> Iterator[None]:
     for op in ELEMENTWISE:
         original = _original(op)
         if original is not None:
-            library.impl(op, _rule(original), "Meta", allow_override=True)
+            rule = _rule(original, op in _ARITHMETIC)
+            library.impl(op, rule, "Meta", allow_override=True)
     try:
         yield
     finally:

@@ -189,7 +189,7 @@ class _Gradient(WinogradFunction):
                 left = self.at_most(self.sub(high, i), w["mr"])
                 c = self.at(self.at(m, self.mul(i, w["m_row"])), offset)
                 arguments = (self.at(d, self.mul(i, ITEM)), b, w["v_row"], count, c, w["m_row"], left, wide, more,
-                             self.null, self.null, none, none, none)  # fmt: skip
+                             self.null, self.null, none, none, w["d_row"])  # fmt: skip
                 self.call(w["tile"], ", ".join(arguments), TILE_TYPES)
 
             self.repeat(low, high, w["mr"], rows)

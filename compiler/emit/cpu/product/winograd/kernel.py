@@ -196,7 +196,7 @@ class _Winograd(WinogradFunction):
                 left = self.at_most(self.sub(count, i), w["mr"])
                 a, c = self.at(v, self.mul(i, w["v_row"])), self.at(m, self.mul(i, w["m_row"]))
                 arguments = (a, u, line, self.k, c, w["m_row"], left, w["nr"], none, self.null, self.null, none, none,
-                             none)  # fmt: skip
+                             w["v_row"])  # fmt: skip
                 self.call(w["tile"], ", ".join(arguments), TILE_TYPES)
 
             self.repeat(0, count, w["mr"], rows)

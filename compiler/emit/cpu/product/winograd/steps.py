@@ -67,7 +67,7 @@ def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     v_row = blocks.v_row(walk)
     given: dict[str, Count | Place | KernelAddress] = {
         "x": b.place(x if forward else y), "w": b.place(w), "y": target, "scratch": scratch,
-        "tile": _tile(b, blocks.tile, (ITEM, v_row), walk.kernel[0] * walk.channels),
+        "tile": _tile(b, blocks.tile, (ITEM, tile.GIVEN), walk.kernel[0] * walk.channels),
         "finish": finish if words else 0, "pack": KernelAddress(pack),
         "next": 0, "n": walk.columns, "channels": walk.channels, **_sizes(g),
         "flipped": int(not forward), "block": blocks.tiles,
@@ -107,7 +107,7 @@ def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None
     b.choice.check(tiles > 1, "sums two halves of one tile")
     given: dict[str, Count | Place | KernelAddress] = {
         "x": b.place(x), "dy": b.place(y), "dw": target, "scratch": scratch,
-        "tile": _tile(b, blocks.tile, (d_row, ITEM), blocks.tiles), "next": 0,
+        "tile": _tile(b, blocks.tile, (tile.GIVEN, ITEM), blocks.tiles), "next": 0,
         "outputs": g.o, "inputs": g.c, **_sizes(g),
         "block": blocks.tiles, "half": -(-tiles // 2), "rows": blocks.rows, "beside": blocks.beside,
         "parts": -(-g.o // blocks.beside), "mr": height, "nr": width,
@@ -150,13 +150,15 @@ def _sizes(g: Geometry) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _tile(b: Builder, size: tuple[int, int], steps: tuple[int, int], k: int) -> KernelAddress:
+def _tile(
+    b: Builder, size: tuple[int, int], steps: tuple[int | str, int | str], k: int
+) -> KernelAddress:
     """The function of a register tile.
 
     steps: the strides of A along K and from row to row, in bytes. k: the size of K.
     """
     (height, width), chain = size, _SHORT if k <= _SHORT else _CHAIN
-    name = f"tile_lies_{height}x{width}_{steps[0]}_{steps[1]}_{chain}"
+    name = f"tile_{'rows' if steps[0] == ITEM else 'columns'}_{height}x{width}_{chain}"
     if name not in b.kernels:
         b.kernels[name] = tile.tile(name, height, width // LANES, False, steps, chain)
     return KernelAddress(name)
