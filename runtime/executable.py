@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import length_hint
@@ -44,7 +44,7 @@ from .engines.handed import handed_over
 from .engines.step import EngineCall, Model
 from .frames import Frame
 from .interrupts import HalfDone, held
-from .results import Buffer
+from .results import Block, ResultPool
 from .sizes import check
 from .steps.aten_step import AtenCall
 from .steps.host_step import HostStep
@@ -116,8 +116,11 @@ class Executable:
         self._pooled: OrderedDict[N, Frame] = OrderedDict()  # those with result buffers
         #: results that only another program reads: a buffer of the largest size serves all sizes
         self.inner: frozenset[int] = frozenset()
-        #: the buffers of inner results, and of results whose shape is the same for all sizes
-        self._shared: dict[tuple[int, bool], list[Buffer]] = {}
+        #: results that share a buffer (`join_results`), and the bytes of those of the latest call
+        self.joined: frozenset[int] = frozenset()
+        self.whole: torch.Tensor | None = None
+        #: the pools of joined and inner results, and of results whose shape is the same for all sizes
+        self._shared: dict[tuple[int, bool], tuple[int, ResultPool]] = {}
         self._bound = True  # whether the addresses that were set are consistent
         self._frame = self._new_frame(0 if program.size is None else program.size.lowest)
         self._graph = device.graph(self, graphs)
@@ -162,7 +165,8 @@ class Executable:
 
     def _have_buffers(self, frame: Frame, inference: bool) -> None:
         """Give the frame buffers for its results; the least recently used frames' buffers are dropped."""
-        frame.make_pools(self._kept_results, self.device.where, inference, self._shared, self.inner)
+        given = (inference, self._shared, self.inner, self.joined)
+        frame.make_pools(self._kept_results, self.device.where, *given)
         self._pooled[frame.n] = frame
         allowed = max(_SMALL, 2 * frame.result_bytes)
         held = sum(f.result_bytes for f in self._pooled.values())
@@ -208,6 +212,28 @@ class Executable:
     def close(self) -> None:
         """Release the arena, until the next call."""
         self._arena.leave(self)
+
+    def join_results(self, results: Collection[int]) -> list[int]:
+        """Let results that only another program of ours reads share a buffer: after a call, who holds `take_whole()`
+        holds them.
+
+        Returns:
+            Those that share it. None do where the device or an engine chooses the memory of results.
+        """
+        if self._graph is None and not any(isinstance(s, EngineStep) for s in self.program.steps):
+            self.joined = frozenset(i for i in results if self.program.results[i].alias is None)
+            for frame in self._frames.values():
+                frame.drop_buffers()
+                frame.unplace()
+        return sorted(self.joined)
+
+    def take_whole(self) -> tuple[torch.Tensor, Block]:
+        """The bytes of the latest call's joined results, and where in them these are."""
+        whole, block = self.whole, self._frame.block
+        assert whole is not None
+        assert block is not None
+        self.whole = None
+        return whole, block
 
     def let_go(self) -> None:
         """Drop all references to the arena's block; the next call uses the new one."""
@@ -393,12 +419,18 @@ class Executable:
         results = [*map(args.__getitem__, targets)] if args else [torch.Tensor()] * len(targets)
         frame = self._frame
         inference = torch.is_inference_mode_enabled()
-        if frame.makes_results and (not frame.pools or frame.inference is not inference):
+        if not frame.fresh:
+            return results
+        if frame.pools is None or frame.inference is not inference:
             self._have_buffers(frame, inference)
         elif len(self._pooled) > 1:
             self._pooled.move_to_end(frame.n)
-        for i, pool in frame.pools:
+        for i, pool in frame.pools or ():
             results[i] = pool.take()
+        if frame.block is not None:
+            self.whole = frame.block.take()
+            for i, part in zip(frame.joined, frame.block.parts(self.whole)):
+                results[i] = part
         return results
 
     def place(self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
@@ -489,7 +521,7 @@ class Executable:
         for i, (argument, tensor) in enumerate(zip(self.program.arguments, bound)):
             size = extent(argument.type, tensor.stride()) * argument.type.itemsize
             found.append(Span("arg", i, tensor.data_ptr(), size))
-        for i, _ in self._frame.pools:
+        for i in self._frame.fresh:
             found.append(Span("result", i, results[i].data_ptr(), results[i].nbytes))
         for i, tensor in enumerate(self.constants):
             found.append(Span("constant", i, tensor.data_ptr(), tensor.nbytes))

@@ -16,7 +16,7 @@ from gflow.dialects.extents import N
 from gflow.dialects.program import Program, Step, TensorRef
 
 from .device import Code, Part
-from .results import Buffer, ResultPool
+from .results import Block, ResultPool
 from .sizes import fixed
 from .steps.host_step import HostStep
 from .tensors import DTYPES, addresses_of, view_bytes, view_tensor
@@ -30,7 +30,9 @@ class Frame:
 
     parts: the parts that run, in order. moving, staying: the host steps whose tensors may move between runs, and those
     whose tensors are all in the arena and constants. held: bytes of arguments and results that host steps reference.
-    memory: the block of the arena that addresses point into.
+    memory: the block of the arena that addresses point into. fresh: the results that are no updates of arguments, nor
+    memory of an engine. pools: the buffers of those that have one each, by number, None where there are none; joined,
+    block: the others, which share one.
     """
 
     def __init__(
@@ -65,18 +67,19 @@ class Frame:
 
         self.parts: list[Part] = list(code.parts(bound))
         self.first_write = self._parts_before(program.first_write)
-        self.pools: list[tuple[int, ResultPool]] = []
+        self.pools: list[tuple[int, ResultPool]] | None = None
+        self._apart: list[int] = []
+        self.joined: list[int] = []
+        self.block: Block | None = None
         self.inference = False
         self._fresh = [
             (i, fixed(r.type.shape, n), DTYPES[r.type.dtype])
             for i, r in enumerate(program.results)
             if r.alias is None and i not in self.handed
         ]
-        self._fixed = {
-            i
-            for i, _, _ in self._fresh
-            if all(type(s) is int for s in program.results[i].type.shape)
-        }
+        self.fresh = [i for i, _, _ in self._fresh]
+        shapes = [program.results[i].type.shape for i in self.fresh]
+        self._fixed = {i for i, s in zip(self.fresh, shapes) if all(type(d) is int for d in s)}
         self.result_bytes = 0  # of the buffers that other frames do not share
         self._numbers: dict[
             int, _Numbers
@@ -94,36 +97,50 @@ class Frame:
             ends += steps <= step
         return ends
 
-    @property
-    def makes_results(self) -> bool:
-        """Whether a result is not an update of an argument."""
-        return bool(self._fresh)
-
     def make_pools(
         self,
         kept: int,
         where: torch.device,
         inference: bool,
-        shared: dict[tuple[int, bool], list[Buffer]],
+        shared: dict[tuple[int, bool], tuple[int, ResultPool]],
         inner: frozenset[int],
+        joined: frozenset[int],
     ) -> None:
         """Create buffers for the results.
 
         Args:
             kept: how many buffers of each result are reused.
             inference: whether they are made in inference mode; autograd cannot save such tensors.
-            shared: the buffers that all frames use, by the result's number and `inference`: of results whose shape is
-                the same in all frames, and of inner ones.
+            shared: the pools, with the result's number, of results whose shape is the same in all frames, by the number
+                and `inference`; and those of inner and joined results, whose buffers all frames use.
             inner: results that may have larger storages than they need.
+            joined: results that share a buffer.
         """
+
+        def of_all(i: int, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[int, ResultPool]:
+            found = shared.get((i, inference))
+            if found is None:
+                found = shared[i, inference] = i, ResultPool(shape, dtype, kept, where)
+            return found
+
         self.inference, self.pools, self.result_bytes = inference, [], 0
+        self._apart = [i for i in self.fresh if i not in joined]
+        self.joined, self.block = [i for i in self.fresh if i in joined], None
+        if self.joined:
+            kinds = [(shape, dtype) for i, shape, dtype in self._fresh if i in joined]
+            _, pool = of_all(self.joined[0], (), torch.uint8)
+            self.block = Block(kinds, kept, where, pool.buffers)
         for i, shape, dtype in self._fresh:
-            buffers: list[Buffer] = []
-            if i in self._fixed or i in inner:
-                buffers = shared.setdefault((i, inference), buffers)
+            if i in joined:
+                continue
+            if i in self._fixed:
+                self.pools.append(of_all(i, shape, dtype))
+            elif i in inner:
+                _, pool = of_all(i, shape, dtype)
+                self.pools.append((i, ResultPool(shape, dtype, kept, where, pool.buffers)))
             else:
                 self.result_bytes += dtype.itemsize * prod(shape)
-            self.pools.append((i, ResultPool(shape, dtype, kept, where, buffers)))
+                self.pools.append((i, ResultPool(shape, dtype, kept, where)))
 
     # -- addresses
 
@@ -134,7 +151,7 @@ class Frame:
         # in arguments, each with its argument
         self._views: dict[int, tuple[weak[torch.Tensor], torch.Tensor]] = {}
         self._addresses: list[int] = [-1] * len(self._program.arguments)
-        self._result_addresses: list[int] = [-1] * len(self._fresh)
+        self._result_addresses: list[int] = [-1] * len(self.fresh)
         self._placed = False
 
     def unbind(self) -> None:
@@ -153,7 +170,7 @@ class Frame:
 
     def drop_buffers(self) -> None:
         """Drop the buffers of results until the next call."""
-        self.pools = []
+        self.pools = self.block = None
         self.release()
 
     def settle(self, memory: torch.Tensor) -> None:
@@ -167,7 +184,7 @@ class Frame:
     def place(self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
         """Set the addresses of arguments and results in native steps and host steps."""
         at = addresses_of(args)
-        fresh = [results[i].data_ptr() for i, _, _ in self._fresh]
+        fresh = self._addresses_of(results)
         same = at == self._addresses
         if same and self._placed and fresh == self._result_addresses:
             return
@@ -184,7 +201,7 @@ class Frame:
                     self._moved.add(i)
         renewed = []
         if fresh != self._result_addresses:
-            for (i, _, _), new, old in zip(self._fresh, fresh, self._result_addresses):
+            for i, new, old in zip((*self._apart, *self.joined), fresh, self._result_addresses):
                 if new != old:
                     patch("result", i, new)
                     renewed.append(i)
@@ -192,6 +209,14 @@ class Frame:
         if self.moving:
             self._rebind(args, results, renewed)
         self._placed = True
+
+    def _addresses_of(self, results: Sequence[torch.Tensor]) -> list[int]:
+        """The addresses of new results: of those with a buffer each, then of the joined ones."""
+        found = [results[i].data_ptr() for i in self._apart]
+        if self.block is not None:
+            first = results[self.joined[0]].data_ptr()
+            found += [first + offset for offset in self.block.offsets]
+        return found
 
     def _rebind(
         self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor], renewed: list[int]

@@ -37,7 +37,7 @@ FILES = (
 REPLACED = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
 """Names of backends that stand for the chosen one."""
 
-SKIPPED_CLASSES = ("AOTI", "Triton", "GPU", "Cuda")
+SKIPPED_CLASSES = ("AOTI", "CppWrapper", "Triton", "GPU", "Cuda")
 
 
 #: decorators, switches and classes of earlier versions
@@ -51,6 +51,10 @@ _NAMES: tuple[tuple[str, str, Any], ...] = (
     ("torch.testing._internal.inductor_utils", "HAS_CUDA", False),
     ("torch.autograd.profiler", "_enable_dynamo_cache_lookup_profiler", lambda on: None),
     ("torch._inductor.codegen.cpp", "CppVecKernelChecker", object),
+    ("torch._inductor.compile_fx", "complex_memory_overlap", lambda tensor: False),
+    ("torch._export", "dynamic_dim", object),
+    ("torch._inductor.ir", "InterpreterShim", object),
+    ("torch._inductor.codecache", "valid_vec_isa_list", list),
 )
 
 # --- in the process of the tests (a plugin of pytest) ----------------------------------------------------

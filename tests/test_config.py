@@ -218,7 +218,7 @@ def test_outputs_buffer_size(size: int) -> None:
     again = [graph(x) for _ in range(5)]
     (plan,) = [p for plans in graph._state.plans.values() for p in plans]
     ((_, pool),) = plan.compiled.run._frame.pools
-    assert len(pool._buffers) == size
+    assert len(pool.buffers) == size
     assert len({a.data_ptr() for a in again} & places) >= size
 
 

@@ -129,3 +129,25 @@ def test_unknown_ops():
     for name in ("of_4_none_op", "of_x_none_op", "other"):
         with pytest.raises(AtenError, match="no such overload"):
             find_overload(f"gflow_written.{name}.default")
+
+
+def test_ops_that_programs_do_not_call(caplog):
+    """PyTorch's internal ones: an error with the line, and outside of graphs a call through PyTorch."""
+    # start-up: of Inductor
+    from torch._inductor.test_operators import realize
+
+    def doubled(x: Tensor) -> Tensor:
+        return realize(x * 2) * 2
+
+    class Doubled(gflow.nn.Graph):
+        def build(self, x: Tensor) -> Tensor:
+            return doubled(x)
+
+    x = torch.randn(3)
+    with pytest.raises(
+        RuntimeError, match=r"_inductor_test.realize.default.* outside of the graph"
+    ):
+        Doubled()(x)
+    for run in (gflow.compile(doubled), torch.compile(doubled, backend="gflow")):
+        assert torch.equal(run(x), doubled(x))
+    assert "_inductor_test.realize" in caplog.text

@@ -192,7 +192,36 @@ def test_pools_for_several_shapes_share_buffers(monkeypatch: pytest.MonkeyPatch)
         assert other.data_ptr() != held.data_ptr()
         del held, other
     assert len(buffers) == 2
-    assert sorted(b[1].nbytes() for b in buffers) == [4 * 8, 5 * 8]
+    assert sorted(b.storage.nbytes() for b in buffers) == [4 * 8, 5 * 8]
+
+
+def test_joined_results_are_kept_by_their_bytes() -> None:
+    """Calls do not reuse a buffer whose bytes are held, and give the results in it again, or in a copy."""
+    case = make(
+        "several",
+        [Arg(SHAPE)],
+        lambda x: [b("neg", x), reduce("argmax", x, 1), b("exp", x), reduce("sum", x, 0)],
+    )
+    exe = Executable(program(case), kept_results=2)
+    exe([torch.zeros(SHAPE)])
+    assert exe.join_results([1, 2, 3]) == [1, 2, 3]
+    held = []
+    for n in range(4):  # more than it keeps
+        x = torch.randn(SHAPE)
+        own, *joined = exe([x])
+        wanted = [x.argmax(1), x.exp(), x.sum(0)]
+        torch.testing.assert_close([own, *joined], [-x, *wanted], check_dtype=False)
+        held.append((*exe.take_whole(), wanted))
+        assert len({t.untyped_storage().data_ptr() for t in joined}) == 1
+        assert own.untyped_storage().data_ptr() != joined[0].untyped_storage().data_ptr(), n
+    assert len({whole.data_ptr() for whole, _, _ in held}) == 4
+    for whole, block, wanted in held:
+        for memory in (whole, whole.clone()):
+            torch.testing.assert_close(block.parts(memory), wanted, check_dtype=False)
+    addresses = {whole.data_ptr() for whole, _, _ in held[:2]}
+    del held, whole, memory, joined
+    exe([x])
+    assert exe.take_whole()[0].data_ptr() in addresses
 
 
 def test_results_may_be_changed_in_place() -> None:

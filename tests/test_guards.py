@@ -864,6 +864,27 @@ def test_attributes_of_functions_are_words() -> None:
         assert told.changed() is None
 
 
+@pytest.mark.skipif(not AVAILABLE, reason="this Python has no version numbers of dicts")
+@pytest.mark.parametrize("kind", [Tensor, nn.Parameter])
+def test_hooks_of_tensors_are_words(kind: type[Tensor]) -> None:
+    """Not those of subclasses, which may have attributes of their own."""
+
+    class Own(Tensor):
+        pass
+
+    names = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    assert not any(is_a_word(torch.ones(2).as_subclass(Own), name) for name in (*names, "grad"))
+    tensor = nn.Parameter(torch.ones(2)) if kind is nn.Parameter else torch.ones(2).requires_grad_()
+    for register in (tensor.register_hook, tensor.register_post_accumulate_grad_hook):
+        assert all(is_a_word(tensor, name) for name in names)
+        told = unchanged([], [], [(tensor, name) for name in names])
+        assert told is not None
+        tensor.sum().backward()  # type: ignore[no-untyped-call]
+        assert told.same()
+        register(lambda x: None)
+        assert not told.same()
+
+
 class _Silent(list):  # type: ignore[type-arg]
     def __len__(self) -> int:
         raise NotImplementedError

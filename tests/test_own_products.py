@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -105,6 +106,35 @@ def test_products(
     shapes = ((*batch, m, k), (*batch, k, n))
     args = [Arg(s, strides=_strides(s, t)) for s, t in zip(shapes, transposed)]
     check(isa, args, lambda x, y: [b("matmul", x, y)], lambda x, y: [x @ y])
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("rows", [2, 9, 50])
+@pytest.mark.parametrize("orders", [("k", "lanes"), ("lanes", "lanes"), ("k", "k")])
+def test_reductions_that_vary(rows: int, orders: tuple[str, str]) -> None:
+    """One program for every size of K: part of a vector, several blocks; the gradient of a weight, for example."""
+    a, b = orders
+
+    class Reduce(flow.nn.Graph):
+        def build(self, x: Tensor, y: Tensor) -> Any:
+            made = (x.t() if a == "lanes" else x) @ (y.t() if b == "k" else y)
+            return made, torch.relu(made + 1)
+
+    graph = Reduce()
+    graph.config.compile_options = CompileOptions(blas=False)
+    for k in (40, 1, 31, 1000):
+        x, y = torch.randn(rows, k), torch.randn(k, 70)
+        given = [x.t().contiguous() if a == "lanes" else x, y.t().contiguous() if b == "k" else y]
+        if k == 40:
+            dims = (int(a == "k"), int(b == "k"))
+            given = [flow.dynamic_dim(t, d, max=1000) for t, d in zip(given, dims)]
+        made, after = graph(*given)
+        wanted = x.double() @ y.double()
+        assert (made - wanted).abs().max() <= 2e-6 * wanted.abs().max()
+        torch.testing.assert_close(after, torch.relu(made + 1))
+    (plan,) = graph._state.plans
+    steps = plan.compiled.program.steps
+    assert "product" in {s.kernel for s in steps if isinstance(s, KernelStep)}
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 12, 16])

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from gflow.call.dynamic.automatic import NoRange
 from gflow.call.first_step import FirstStep
-from gflow.call.plans.cache import share_buffers, use_arena
+from gflow.call.plans.cache import join_results, share_buffers, use_arena
 from gflow.call.plans.expected import describe_call
 from gflow.call.plans.plan import Plan
 from gflow.call.programs import is_refusal
@@ -27,6 +27,7 @@ from gflow.execution.executor import Compiled, compile_trace
 from gflow.graph import Graph
 from gflow.guards.build import Reading
 from gflow.runtime.seeds import Seeds
+from gflow.runtime.tensors import Placed
 from gflow.tracing.context.transforms import is_transformed
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.sizes import Dynamic, SizeDecides
@@ -76,6 +77,13 @@ class Pair(Plan):
             for kind, n in divided.inputs
             if kind == "forward"
         ]
+        self.order = [leaf.index for leaf in divided.forward.out_leaves]
+        saved = self.order[divided.results :]
+        #: the saved values that share a buffer, and the others
+        inner = {*saved}.difference(self.order[: divided.results])
+        self.joined = join_results(forward.run, inner)
+        self.apart = [n for n in saved if n not in self.joined]
+        share_buffers(forward.run, inner.difference(self.joined))
         #: by the unused results
         self.backwards: dict[frozenset[int], Backward] = {}
         self._add(frozenset(), divided, backward)
@@ -87,15 +95,12 @@ class Pair(Plan):
         self.buffers = [
             t for o in outputs if o.alias is not None and (t := self.arguments[o.alias]) is not None
         ]
-        self.order = [leaf.index for leaf in divided.forward.out_leaves]
-        own, saved = self.order[: divided.results], self.order[divided.results :]
-        share_buffers(forward.run, {*saved}.difference(own))
 
     def results(
         self, results: Sequence[torch.Tensor], late: Sequence[torch.Tensor] = ()
     ) -> list[torch.Tensor]:
-        """The results of the function, then the values that the backward needs."""
-        return [results[n] for n in self.order]
+        """The results of the function, then the values that the backward needs, but for those that share a buffer."""
+        return [results[n] for n in (*self.order[: self.divided.results], *self.apart)]
 
     def backward(self, missing: frozenset[int]) -> Backward:
         """The backward of a call in which the results `missing` are not used."""
@@ -110,11 +115,12 @@ class Pair(Plan):
         return found
 
     def _add(self, missing: frozenset[int], divided: Divided, compiled: Compiled) -> Backward:
-        saved = len(self.divided.forward.out_leaves) - self.divided.results
-        places = {n: saved + k for k, (n, _, _) in enumerate(self.read)}
-        start = saved + len(self.read)
+        kept = [*self.joined, *self.apart]
+        saved = [kept.index(n) for n in self.order[self.divided.results :]]
+        places = {n: len(kept) + k for k, (n, _, _) in enumerate(self.read)}
+        start = len(kept) + len(self.read)
         order = [
-            n if kind == "saved" else places[n] if kind == "forward" else start + n
+            saved[n] if kind == "saved" else places[n] if kind == "forward" else start + n
             for kind, n in divided.inputs
         ]
         self.backwards[missing] = made = Backward(compiled, order, divided.gradients)
@@ -130,8 +136,8 @@ class Backward:
     """The program of a backward.
 
     Args:
-        order: for each argument, its index among the values that the forward saved, the arguments that it passes on,
-            and the incoming gradients.
+        order: for each argument, its index among the values that the forward saved (those that share a buffer first),
+            the arguments that it passes on, and the incoming gradients.
         gradients: for each tensor that receives a gradient, the index among the program's results.
     """
 
@@ -395,7 +401,11 @@ class _Call(torch.autograd.Function):
         for n, leaf, copied in plan.read:
             tensor = own[n] if leaf is None else leaves[leaf]
             values.append(tensor.clone() if copied else tensor)
-        ctx.save_for_backward(*values[len(results) :])
+        kept, ctx.block = values[len(results) :], None
+        if plan.joined:
+            whole, ctx.block = plan.compiled.run.take_whole()  # type: ignore[attr-defined]
+            kept.insert(0, whole)
+        ctx.save_for_backward(*kept)
         ctx.again = again()
         ctx.again.keep(results)
         ctx.plan, ctx.needs = plan, needs
@@ -426,9 +436,17 @@ class _Call(torch.autograd.Function):
             torch.zeros(shape, dtype=dtype, device=device) if g is None else g.contiguous()
             for g, (shape, dtype, device) in zip(through, ctx.likes)
         ]
-        given = [*ctx.saved_tensors, *coming]
-        arguments = [given[n] for n in backward.order]
+        parts, saved, addresses = list[torch.Tensor](), ctx.saved_tensors, list[int]()
+        if ctx.block is not None:
+            whole, *saved = saved
+            first, parts = whole.data_ptr(), ctx.block.parts(whole)
+            addresses = [first + offset for offset in ctx.block.offsets]
+        given = [*parts, *saved, *coming]
+        addresses += map(torch.Tensor.data_ptr, given[len(parts) :])
+        arguments = Placed([given[n] for n in backward.order])
+        arguments.addresses = [addresses[n] for n in backward.order]
         if backward.compiled.takes_rng:
             arguments.append(Seeds().draw())
+            arguments.addresses.append(arguments[-1].data_ptr())
         results = backward.compiled.run(arguments)
         return (*[None] * 5, *[None if n is None else results[n] for n in backward.gradients])

@@ -12,6 +12,7 @@ from torch.utils._pytree import arg_tree_leaves
 
 from gflow.dialects.aten.calls import encode_call
 from gflow.dialects.opdef import MIXED_GROUPS
+from gflow.runtime.stored.aten_check import overload
 from gflow.tracing.dispatch.failures.pruning import draws_from
 
 from .dtypes import LoweringError, has_kernels, mlir_dtype
@@ -104,8 +105,13 @@ def emit_aten(
     """Emit the call as one `gflow.aten`. Returns one Value (or None) for each entry of `results`.
 
     Raises:
-        LoweringError: results are sparse, or have too many different types.
+        LoweringError: programs do not call the overload (see `aten_check`), or results are sparse, or have too many
+            different types.
     """
+    try:
+        overload(str(func))
+    except ValueError as error:
+        raise LoweringError(f"{error}; call it outside of the graph") from None
     kwargs = {k: v for k, v in kwargs.items() if v is not None}
     if str(func).startswith(_DENSE_INTEGERS):
         args = [_dense(em, a, ("i64", "i32")) for a in args]

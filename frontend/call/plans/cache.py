@@ -181,6 +181,12 @@ def use_arena(run: Any, arena: Arena) -> None:
         part.use_arena(arena)
 
 
+def join_results(run: Any, results: Collection[int]) -> list[int]:
+    """Let results that only another program of ours reads share a buffer; those that do (`Executable.join_results`)."""
+    joined: list[int] = run.join_results(results) if hasattr(run, "join_results") else []
+    return joined
+
+
 def share_buffers(run: Any, results: Collection[int]) -> None:
     """Let calls of all sizes share the buffers of these results, which only another program of ours reads: a caller
     would find storages larger than the tensors."""

@@ -39,27 +39,20 @@ MOST_BYTES = 1 << 16
 MOST_BYTES_ONCE = 1 << 28
 
 
+_C: Any = torch._C
+#: what the attributes of `torch.backends` call: properties of modules, which take three times as long
+_BACKENDS: tuple[Callable[[], Any], ...] = (
+    _C._get_mkldnn_enabled, _C._get_mkldnn_deterministic, _C._get_onednn_allow_tf32, _C._get_qengine,
+    _C._get_cudnn_enabled, _C._get_cudnn_benchmark, _C._get_cudnn_deterministic, _C._get_cudnn_allow_tf32,
+    _C._get_cublas_allow_tf32, _C._get_cublas_allow_fp16_reduced_precision_reduction,
+    _C._get_cublas_allow_bf16_reduced_precision_reduction, _C._get_flash_sdp_enabled, _C._get_mem_efficient_sdp_enabled,
+    _C._get_math_sdp_enabled, _C._get_cudnn_sdp_enabled,
+)  # fmt: skip
+
+
 def _backends() -> tuple[Any, ...]:
-    own, cuda = torch.backends, torch.backends.cuda
-    return (
-        own.mkldnn.enabled,
-        own.mkldnn.deterministic,
-        own.mkldnn.allow_tf32,
-        own.quantized.engine,
-        own.cudnn.enabled,
-        own.cudnn.benchmark,
-        own.cudnn.deterministic,
-        own.cudnn.allow_tf32,
-        own.opt_einsum.enabled,
-        own.opt_einsum.strategy,
-        cuda.matmul.allow_tf32,
-        cuda.matmul.allow_fp16_reduced_precision_reduction,
-        cuda.matmul.allow_bf16_reduced_precision_reduction,
-        cuda.flash_sdp_enabled(),
-        cuda.mem_efficient_sdp_enabled(),
-        cuda.math_sdp_enabled(),
-        cuda.cudnn_sdp_enabled(),
-    )
+    einsum = torch.backends.opt_einsum
+    return (*[read() for read in _BACKENDS], einsum.enabled, einsum.strategy)
 
 
 #: by a name that occurs in the code that reads it
