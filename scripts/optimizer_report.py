@@ -1,4 +1,4 @@
-"""Train with every optimizer of PyTorch, timm, schedulefree and torch_optimizer, in a graph and eagerly, and
+"""Train with every optimizer of PyTorch and four libraries (`optimizer_harness`), in a graph and eagerly, and
 write the table of docs/optimizers.md.
 
     python scripts/optimizer_report.py [--steps 30] [--only NAME] [--check]
@@ -70,7 +70,7 @@ def _table(rows: Sequence[tuple[object, object]], steps: int) -> str:
     lines = []
     for library in dict.fromkeys(getattr(case, "library", "") for case, _ in rows):
         package = "torch" if library == "torch.optim" else library
-        name = {"torch_optimizer": "torch-optimizer"}.get(package, package)
+        name = package.replace("_", "-")
         lines += [
             f"## {library} {version(name).partition('+')[0]}",
             "",

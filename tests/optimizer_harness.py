@@ -1,4 +1,4 @@
-"""Optimizers of PyTorch, timm, schedulefree and torch_optimizer, trained in a graph and eagerly in float64.
+"""Optimizers of PyTorch, timm, schedulefree, torch_optimizer and pytorch_optimizer, in a graph and eagerly in float64.
 
 `scripts/optimizer_report.py` runs all of them; `tests/test_third_party_optimizers.py` a share.
 """
@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import nn, optim
 
 import gflow
 
-LIBRARIES = ("torch.optim", "timm", "schedulefree", "torch_optimizer")
+LIBRARIES = ("torch.optim", "timm", "schedulefree", "torch_optimizer", "pytorch_optimizer")
 STEPS = 30
 Make = Callable[[list[dict[str, Any]]], Any]
 
@@ -144,7 +145,7 @@ def _run(case: Case, steps: int) -> Result:
     other = copy.deepcopy(model)
     try:
         optimizer, reference = case.make(groups(case, model)), case.make(groups(case, other))
-    except (AssertionError, ImportError, RuntimeError) as error:
+    except (AssertionError, ImportError, RuntimeError, ValueError) as error:
         return Result(None, absent=str(error))
     for o in (optimizer, reference):
         getattr(o, "train", lambda: None)()
@@ -241,15 +242,18 @@ def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
 def reason(error: Exception) -> str:
     """A refusal without the place that it comes from."""
     text = re.sub(r"^\S+:\d+: ", "", str(error))
+    text = re.sub(r"/\S+/site-packages/", "", text)
     return re.sub(r"optimizer\.0 \(\w+\): ", "", text).split(". ")[0].rstrip(".")
 
 
 def cases() -> list[Case]:
     """All of them."""
-    return [*_torch(), *_timm_cases(), *_schedulefree(), *_torch_optimizer()]
+    return [*_torch(), *_timm_cases(), *_schedulefree(), *_torch_optimizer(), *_pytorch_optimizer()]
 
 
 _ORTHOGONAL = "its orthogonalization is in bfloat16"
+#: gradients that differ by 1e-17 change eager's parameters by 5e-9
+_CANCELS = "its factor is a difference of like sums"
 _ADAM: list[dict[str, Any]] = [
     {}, {"amsgrad": True}, {"weight_decay": 0.1}, {"maximize": True}, {"foreach": True}, {"fused": True},
     {"capturable": True, "foreach": True}, {"amsgrad": True, "weight_decay": 0.1, "maximize": True},
@@ -362,7 +366,42 @@ def _torch_optimizer() -> list[Case]:
     return found
 
 
-TOLERANCE = {"": 1e-10, "it computes in float32": 1e-5}
+#: what optimizers of pytorch_optimizer need to be made
+_NEEDED: dict[str, dict[str, Any]] = {"bsam": {"num_data": 100}, "ranger21": {"num_iterations": 30}}
+#: those whose orthogonalization is in bfloat16
+_IN_BFLOAT16 = (
+    "adago", "adamuon", "distributedmuon", "muon", "muonclip", "normuon", "scion", "scionlight",
+)  # fmt: skip
+#: those that ask of a group whether they orthogonalize its updates
+_ASKING = {"adago", "adamuon", "distributedmuon", "muon", "muonclip", "normuon"}
+#: those that take a module, and those without a learning rate
+_OF_MODULES, _RATELESS = {"adalomo", "adammini", "lomo"}, {"a2grad", "alig"}
+
+
+def _pytorch_optimizer() -> list[Case]:
+    import pytorch_optimizer
+
+    def make(groups: list[dict[str, Any]], name: str) -> Any:
+        kind = pytorch_optimizer.load_optimizer(name)
+        if name in _ASKING:
+            groups = [group | {"use_muon": n == 0} for n, group in enumerate(groups)]
+        rate = {} if name in _RATELESS else {"lr": 0.01}
+        return kind(groups, **rate, **_NEEDED.get(name, {}))
+
+    return [
+        Case(
+            "pytorch_optimizer",
+            name,
+            partial(make, name=name),
+            "its own" if name in _RATELESS else "steps",
+            _ORTHOGONAL if name in _IN_BFLOAT16 else _CANCELS if name == "kate" else "",
+        )
+        for name in pytorch_optimizer.get_supported_optimizers()
+        if name not in _OF_MODULES and name != "lbfgs"  # PyTorch's, above
+    ]
+
+
+TOLERANCE = {"": 1e-10, "it computes in float32": 1e-5, _CANCELS: 1e-7}
 
 
 def tolerance(case: Case, result: Result) -> float:

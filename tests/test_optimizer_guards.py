@@ -826,6 +826,17 @@ def test_lr_scale_and_a_rate_set_by_hand() -> None:
         graph(*data[1])
 
 
+def test_an_option_of_autograd_that_is_set_later() -> None:
+    model = make_model()
+    optimizer = optim.Adam(model.parameters())
+    graph = Train(model, optimizer)
+    data = batches(2)
+    graph(*data[0])
+    optimizer.param_groups[0]["differentiable"] = True
+    with pytest.raises(gflow.GraphTraceError, match="group 0 has differentiable=True"):
+        graph(*data[1])
+
+
 # what an optimizer holds
 
 

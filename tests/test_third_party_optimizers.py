@@ -19,6 +19,8 @@ BRANCHY = (
     "timm: lookahead_adam", "timm: lookahead_radam", "timm: nadamw", "timm: adopt",
     "torch_optimizer: RAdam", "torch_optimizer: RangerVA", "torch_optimizer: RangerQH",
     "torch_optimizer: Lookahead", "torch_optimizer: A2GradExp", "torch_optimizer: Shampoo",
+    "pytorch_optimizer: adapnm", "pytorch_optimizer: laprop", "pytorch_optimizer: ranger",
+    "pytorch_optimizer: schedulefreeradam",
     "torch.optim: RAdam", "torch.optim: NAdam", "torch.optim: ASGD(t0=3, weight_decay=0.1)",
 )  # fmt: skip
 #: those that no program can hold → why
@@ -30,6 +32,9 @@ REFUSED = {
     "torch_optimizer: Adahessian": "create_graph=True",
     "torch_optimizer: SWATS": "value of a tensor",
     "schedulefree: AdamWScheduleFreeClosure": "closure",
+    "pytorch_optimizer: adashift": "a deque",
+    "pytorch_optimizer: dadaptadam": "value of a tensor",
+    "pytorch_optimizer: kron": "numpy.random.random()",
 }
 ALL = {case.id: case for case in cases()}
 

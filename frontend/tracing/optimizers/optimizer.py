@@ -44,7 +44,7 @@ from .rates import scaled_rates
 from .sparse import one_update
 from .state import nested
 from .step_hooks import without_hooks
-from .unread_keys import foreign_keys
+from .unread_keys import foreign_keys, unread_problem
 
 aten = torch.ops.aten
 
@@ -428,7 +428,7 @@ def _trace_step(tracer: _Tracer, step: Callable[[Any], None]) -> OptimizerTrace:
             tracer.attributes_changed()
         tracer.finish(seen)
     tracer.result.reads = reading.after()
-    problem = foreign_keys(objects, tracer.groups)
+    problem = unread_problem(optimizer) or foreign_keys(objects, tracer.groups)
     if problem is not None:
         raise GraphTraceError(f"{tracer.where}: {problem}")
     return tracer.result
