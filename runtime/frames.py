@@ -71,6 +71,7 @@ class Frame:
         self._apart: list[int] = []
         self.joined: list[int] = []
         self.block: Block | None = None
+        self._first = 0, 0  # a joined result with elements, and its offset in the block
         self.inference = False
         self._fresh = [
             (i, fixed(r.type.shape, n), DTYPES[r.type.dtype])
@@ -130,6 +131,11 @@ class Frame:
             kinds = [(shape, dtype) for i, shape, dtype in self._fresh if i in joined]
             _, pool = of_all(self.joined[0], (), torch.uint8)
             self.block = Block(kinds, kept, where, pool.buffers)
+            placed = zip(self.joined, kinds, self.block.offsets)
+            # an empty tensor has no address
+            self._first = next(
+                ((i, at) for i, (shape, _), at in placed if prod(shape)), (self.joined[0], 0)
+            )
         for i, shape, dtype in self._fresh:
             if i in joined:
                 continue
@@ -214,7 +220,8 @@ class Frame:
         """The addresses of new results: of those with a buffer each, then of the joined ones."""
         found = [results[i].data_ptr() for i in self._apart]
         if self.block is not None:
-            first = results[self.joined[0]].data_ptr()
+            i, at = self._first
+            first = results[i].data_ptr() - at
             found += [first + offset for offset in self.block.offsets]
         return found
 
