@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import length_hint
+from threading import get_ident
 
 import torch
 
@@ -116,9 +117,9 @@ class Executable:
         self._pooled: OrderedDict[N, Frame] = OrderedDict()  # those with result buffers
         #: results that only another program reads: a buffer of the largest size serves all sizes
         self.inner: frozenset[int] = frozenset()
-        #: results that share a buffer (`join_results`), and the bytes of those of the latest call
+        #: results that share a buffer (`join_results`), and the bytes of those of each thread's latest call
         self.joined: frozenset[int] = frozenset()
-        self.whole: torch.Tensor | None = None
+        self._taken: dict[int, tuple[torch.Tensor, Block]] = {}
         #: the pools of joined and inner results, and of results whose shape is the same for all sizes
         self._shared: dict[tuple[int, bool], tuple[int, ResultPool]] = {}
         self._bound = True  # whether the addresses that were set are consistent
@@ -228,12 +229,8 @@ class Executable:
         return sorted(self.joined)
 
     def take_whole(self) -> tuple[torch.Tensor, Block]:
-        """The bytes of the latest call's joined results, and where in them these are."""
-        whole, block = self.whole, self._frame.block
-        assert whole is not None
-        assert block is not None
-        self.whole = None
-        return whole, block
+        """The bytes of the joined results of this thread's latest call, and where in them these are."""
+        return self._taken.pop(get_ident())
 
     def let_go(self) -> None:
         """Drop all references to the arena's block; the next call uses the new one."""
@@ -428,8 +425,9 @@ class Executable:
         for i, pool in frame.pools or ():
             results[i] = pool.take()
         if frame.block is not None:
-            self.whole = frame.block.take()
-            for i, part in zip(frame.joined, frame.block.parts(self.whole)):
+            whole = frame.block.take()
+            self._taken[get_ident()] = whole, frame.block
+            for i, part in zip(frame.joined, frame.block.parts(whole)):
                 results[i] = part
         return results
 

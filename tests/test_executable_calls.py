@@ -224,6 +224,32 @@ def test_joined_results_are_kept_by_their_bytes() -> None:
     assert exe.take_whole()[0].data_ptr() in addresses
 
 
+def test_each_thread_takes_the_results_of_its_own_call() -> None:
+    """Also if the first of the joined results is empty, which has no address."""
+    case = make(
+        "several", [Arg((0, 4)), Arg(SHAPE)], lambda y, x: [b("neg", y), b("exp", x), b("neg", x)]
+    )
+    exe = Executable(program(case))
+    exe.join_results([0, 1, 2])
+    found: list[list[torch.Tensor]] = []
+
+    def call(x: torch.Tensor, then: Callable[[], None] = lambda: None) -> None:
+        exe([torch.zeros(0, 4), x])
+        then()
+        whole, block = exe.take_whole()
+        found.append([t.clone() for t in block.parts(whole)])
+
+    def beside() -> None:
+        thread = threading.Thread(target=call, args=(torch.ones(SHAPE),))
+        thread.start()
+        thread.join()
+
+    call(torch.zeros(SHAPE), beside)
+    for (empty, *rest), x in zip(found, (torch.ones(SHAPE), torch.zeros(SHAPE)), strict=True):
+        assert empty.shape == (0, 4)
+        torch.testing.assert_close(rest, [x.exp(), -x])
+
+
 def test_results_may_be_changed_in_place() -> None:
     exe = Executable(program(affine()))
     x, w = torch.randn(SHAPE), torch.randn(6, 4)
