@@ -386,6 +386,12 @@ def _try_graph(folder: Path, name: str, place: Path, rng: random.Random, reseale
         found = run_artifact(path, args, native)
     except (bundle.ArtifactError, CheckpointError):
         return "refused"
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(
+            error
+        ):  # PyTorch's words for an arena that is too large
+            raise
+        return "refused"
     except ValueError as error:  # a call that does not fit, in words
         return (
             "refused" if str(error).startswith(f"{manifest.get('name')}: ") else f"wrong {error!r}"

@@ -383,13 +383,19 @@ def test_manifests_with_a_checksum_that_fits(
 ) -> None:
     path = artifact / "manifest.json"
     text = path.read_text()
-    manifest = json.loads(text)
+    changed(artifact, change)
+    assert message in refused(artifact)
+    path.write_text(text)
+
+
+def changed(artifact: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a manifest, and sign it again."""
+    path = artifact / "manifest.json"
+    manifest = json.loads(path.read_text())
     change(manifest)
     manifest["seal"] = bundle.seal(manifest)
     manifest["sha256"] = bundle._checksum(manifest)
     path.write_text(json.dumps(manifest))
-    assert message in refused(artifact)
-    path.write_text(text)
 
 
 def test_what_runs_without_stored_code(
@@ -479,6 +485,24 @@ class Accumulated(Train):
         loss = nn.functional.cross_entropy(logits, y)
         loss.backward()
         return loss, {"right": (logits.argmax(1) == y).sum(), "logits": logits}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s["update"].__setitem__(0, s["update"][1]), "of both"),
+        (lambda s: s.update(results=1), "a result that there is not"),
+    ],
+)
+def test_parts_of_a_step_that_do_not_fit(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    """The first one wrote beyond an argument."""
+    graph = Accumulated()
+    graph(torch.randn(8, 6), y=torch.randint(3, (8,)))
+    flow.save(graph, tmp_path / "graph")
+    changed(tmp_path / "graph", lambda m: change(m["programs"][0]["split"]))
+    assert message in refused(tmp_path / "graph")
 
 
 def test_training_in_micro_batches_goes_on(tmp_path: Path) -> None:

@@ -261,7 +261,8 @@ def check_fit(
     steps = [leaves(f.coefficients)[1] for f in forms if len(f.coefficients) == 2]
     wanted(len(forms) < 2 and linear and min(steps, default=1) > 0, "sizes of inputs")
     results = len(programs[0].results)
-    wanted(all(n < results for n in tensors_in(described["outputs"])), "a result that there is not")
+    given = results if split is None else split.results
+    wanted(all(n < given for n in tensors_in(described["outputs"])), "a result that there is not")
     if split is None:
         return
     wanted(0 < split.count <= 1 << 20, f"{split.count} micro-batches")

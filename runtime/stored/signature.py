@@ -111,7 +111,8 @@ class Variant:
         """The type of each argument; None where there is none, or only that of a part.
 
         Raises:
-            ArtifactError: a program has another number of arguments than the manifest says.
+            ArtifactError: a program has another number of arguments than the manifest says, or an argument is of
+                different types for the two.
         """
         found: list[Argument | None] = [None] * len(self.sources)
         for program, places in self._places():
@@ -119,6 +120,11 @@ class Variant:
             if rng not in ((0,) if self.split is None else (0, 1)):
                 raise ArtifactError("the manifest does not fit the program")
             for position, argument in zip(places, program.arguments):
+                other = found[position] or argument
+                if (other.type, other.strides) != (argument.type, argument.strides):
+                    raise ArtifactError(
+                        f"the manifest does not fit the program: argument {position} of both"
+                    )
                 found[position] = argument
         return found
 
