@@ -193,7 +193,7 @@ def _of_unknown_place(reads: Reads, trace: Trace) -> list[tuple[str, str]]:
     return [
         (f"a {t.dtype} tensor of shape {tuple(t.shape)}", "whose place no name in the code tells")
         for t in trace.held
-        if id(t) not in known
+        if id(t) not in known and t.untyped_storage().resizable()  # not over an array's memory
     ]
 
 

@@ -83,7 +83,7 @@ class TensorProxies:
         self.flagged: dict[int, tuple[Tensor, Tensor, Any]] = {}
         #: properties of tensors from outside that were read
         self.facts: list[Fact] = []
-        self.constants: list[Tensor] = []  # tensors from outside; not those over an array's memory
+        self.constants: list[Tensor] = []  # tensors from outside
         self.bare: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # id of a fake tensor → the tensor, its proxy
@@ -124,8 +124,7 @@ class TensorProxies:
         wrapper = self.view_of(real, index) if self.view_of is not None else None
         if wrapper is None:
             wrapper = functional(fake, real)
-            if real.untyped_storage().resizable():
-                self.constants.append(real)
+            self.constants.append(real)
         return self.register(real, wrapper, index).wrapper
 
     def _held(self, real: Tensor) -> FakeTensor | None:
