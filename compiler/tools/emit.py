@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import PassManager, func, ir
 from gflow.dialects.program import KERNEL_LOWERING, KernelStep, Program
+from gflow.dialects.program.processor import NO_BF16_LINE, without
 
 from ..driver.pipeline_text import nearest
 from ..ir.dynamic_sizes import sized
@@ -116,7 +117,8 @@ def _programs(module: ir.Operation, options: EmitOptions) -> list[Program]:
 
 
 def kernels(module: ir.Operation, options: EmitOptions) -> str:
-    """The generated kernels as one module. A comment before each kernel lists the steps that launch it."""
+    """The generated kernels as one module, as for processors with all instruction sets that they have lines for. A
+    comment before each kernel lists the steps that launch it."""
     declared: dict[str, str] = {}
     texts: dict[str, str] = {}
     launched: dict[str, list[str]] = {}
@@ -133,7 +135,11 @@ def kernels(module: ir.Operation, options: EmitOptions) -> str:
         shown = list(dict.fromkeys(uses))[:_MOST_LABELS]
         more = f", and {len(uses) - len(shown)} more" if len(uses) > len(shown) else ""
         plural = "launch" if len(uses) == 1 else "launches"
-        lines += ["", f"  // {len(uses)} {plural}: {'; '.join(shown)}{more}", text.rstrip()]
+        lines += [
+            "",
+            f"  // {len(uses)} {plural}: {'; '.join(shown)}{more}",
+            without(text, NO_BF16_LINE).rstrip(),
+        ]
     return "\n".join([*lines, "}", ""])
 
 

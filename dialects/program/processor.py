@@ -101,6 +101,13 @@ AMX_LINE, BF16_LINE = "// AMX", "// AVX512-BF16"
 NO_BF16_LINE = "// no AVX512-BF16"
 
 
+def without(kernel: str, mark: str) -> str:
+    """A kernel's text without the lines that end with a mark."""
+    if mark not in kernel:
+        return kernel
+    return "\n".join(line for line in kernel.split("\n") if mark not in line)
+
+
 def limit() -> str:
     """The level that `GFLOW_CPU_ISA` limits kernels to; "" if it is not set.
 

@@ -14,7 +14,13 @@ from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.program.aliases import describe_input
 from gflow.tracing.program.module_config import changes, is_checkpointed
-from gflow.tracing.program.modules import ModuleTable, Reached, give_up_traced, scripted_module
+from gflow.tracing.program.modules import (
+    ModuleTable,
+    Reached,
+    cached_tensors,
+    give_up_traced,
+    scripted_module,
+)
 from gflow.tracing.reads.changes import (
     lose_arguments,
     lose_settings,
@@ -189,7 +195,8 @@ def _of_unknown_place(reads: Reads, trace: Trace) -> list[tuple[str, str]]:
     """Descriptions of tensors from outside that were found nowhere, so that the guard cannot tell when another tensor
     takes the place of one."""
     of_steps = [step.reads.tensors for step in trace.steps if step.reads is not None]
-    known = {id(t) for tensors in (reads.tensors, *of_steps) for t in tensors}
+    of_caches = [cached_tensors(cached) for _, cached in reads.cached]
+    known = {id(t) for tensors in (reads.tensors, *of_steps, *of_caches) for t in tensors}
     return [
         (f"a {t.dtype} tensor of shape {tuple(t.shape)}", "whose place no name in the code tells")
         for t in trace.held

@@ -108,7 +108,9 @@ def emit_aten(
         LoweringError: programs do not call the overload (see `aten_check`), or results are sparse, or have too many
             different types.
     """
-    if func.namespace != "_c10d_functional":  # collectives of complex numbers, which no stored program has
+    if (
+        func.namespace != "_c10d_functional"
+    ):  # collectives of complex numbers, which no stored program has
         try:
             overload(str(func))
         except ValueError as error:

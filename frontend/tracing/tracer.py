@@ -239,6 +239,7 @@ class Tracing(TracedSteps):
         check_parted(self)
         check_arrays(self)
         check_hooks(self)
+        self.trace.held = [*self.rewrites.constants]  # optimizers have guards of their own
         self.trace.passing += changed_flags(self)
         check_assigned(self, self.rebound, self.name)
         check_begins(self)
@@ -273,7 +274,6 @@ class Tracing(TracedSteps):
                     warn_of_no_gradients(self)
                 self.trace.histories = histories(self)
                 self.trace.ungraded = [*self.rewrites.ungraded.values()]
-                self.trace.held = self.rewrites.constants
                 self.trace.facts = [*self.rewrites.facts]
                 if self.optimizers and self.trace.histories:
                     warn_of_histories(self, self.trace.histories)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gflow.dialects.program import KERNEL_LOWERING
-from gflow.dialects.program.processor import AMX_LINE, BF16_LINE, NO_BF16_LINE, amx, bf16
+from gflow.dialects.program.processor import AMX_LINE, BF16_LINE, NO_BF16_LINE, amx, bf16, without
 
 if TYPE_CHECKING:
     from gflow.dialects.mlir import ExecutionEngine, ir
@@ -172,9 +172,7 @@ def _usable(kernel: str, isa: str) -> str:
                 for line in lines
                 if mark not in line or condition in line
             )
-    if NO_BF16_LINE in kernel and bf16(isa):
-        kernel = "\n".join(line for line in kernel.split("\n") if NO_BF16_LINE not in line)
-    return kernel
+    return without(kernel, NO_BF16_LINE) if bf16(isa) else kernel
 
 
 def _mark(op: ir.Operation, isa: str) -> ir.WalkResult:

@@ -279,6 +279,12 @@ def give_up_traced(cached: Any) -> bool:
     return found
 
 
+def cached_tensors(cached: Any) -> Iterator[torch.Tensor]:
+    """The tensors among the results that a `functools.lru_cache` function keeps."""
+    for part in gc.get_referents(cached):
+        yield from _tensors(part)
+
+
 def _holds_traced(value: Any) -> bool:
     if isinstance(value, (tuple, list, dict)):
         return any(map(is_traced, tree_leaves(value)))

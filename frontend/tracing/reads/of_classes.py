@@ -35,6 +35,8 @@ DESCRIBING = {"__name__", "__qualname__", "__doc__"}
 _CLASSES = {"isinstance", "issubclass"}
 #: the attribute by which `typing` marks protocols
 _PROTOCOL = "_is_protocol"
+#: types of attributes that a class returns as they are, or as their function; a class derived from one may compute
+_STABLE = (FunctionType, property, staticmethod)
 #: attributes of the class of graphs
 _OF_GRAPHS = ("_state", "config", "_seen")
 
@@ -138,9 +140,7 @@ def _registered(kind: abc.ABCMeta) -> tuple[int, ...]:
 
 def _is_stable(part: Any) -> bool:
     """Whether a class returns the same object for a name each time, without running user code."""
-    return isinstance(part, (FunctionType, property, staticmethod)) or not hasattr(
-        type(part), "__get__"
-    )
+    return type(part) in _STABLE or not hasattr(type(part), "__get__")
 
 
 def is_graph(value: Any) -> bool:
