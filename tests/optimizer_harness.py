@@ -241,7 +241,7 @@ def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 def reason(error: Exception) -> str:
     """A refusal without the place that it comes from."""
-    text = re.sub(r"^\S+:\d+: ", "", str(error))
+    text = re.sub(r"^\S+:\d+: ", "", str(error).splitlines()[0])
     text = re.sub(r"/\S+/site-packages/", "", text)
     return re.sub(r"optimizer\.0 \(\w+\): ", "", text).split(". ")[0].rstrip(".")
 
