@@ -21,6 +21,7 @@ BRANCHY = (
     "torch_optimizer: Lookahead", "torch_optimizer: A2GradExp", "torch_optimizer: Shampoo",
     "pytorch_optimizer: adapnm", "pytorch_optimizer: laprop", "pytorch_optimizer: ranger",
     "pytorch_optimizer: schedulefreeradam",
+    "timm: muon", "pytorch_optimizer: muon",
     "torch.optim: RAdam", "torch.optim: NAdam", "torch.optim: ASGD(t0=3, weight_decay=0.1)",
 )  # fmt: skip
 #: those that no program can hold → why

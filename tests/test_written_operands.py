@@ -43,6 +43,9 @@ APART: dict[str, Callable[[Tensor], object]] = {
     "product of others": lambda x: torch.mv(x[1:].t(), x[0, 1:].clone(), out=x[0]),
     "triangle": lambda x: torch.tril(x, out=x),
     "running sum": lambda x: torch.cumsum(x, 0, out=x),
+    "sum with a product": lambda x: torch.addmm(
+        x, ROWS[:4, None] + x.new_ones(4, 1), x.new_ones(1, 4), out=x
+    ),
 }
 
 

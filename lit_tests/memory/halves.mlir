@@ -49,8 +49,8 @@ func.func @zeros(%x: tensor<8x0xf32>, %w: tensor<0x16xf32>) -> tensor<8x16xf32> 
 
 // A value is rounded once: what is stored has the bits that the op gave.
 // ONCE-LABEL: llvm.func @pointwise_mul
-// ONCE:       arith.cmpf uno
-// ONCE-NOT:   arith.cmpf uno
+// ONCE:       cvtneps2bf16
+// ONCE-NOT:   cvtneps2bf16
 // ONCE:       llvm.store
 func.func @once(%x: tensor<100xbf16>, %y: tensor<100xbf16>) -> tensor<100xbf16> {
   %0 = "gflow.mul"(%x, %y) : (tensor<100xbf16>, tensor<100xbf16>) -> tensor<100xbf16>

@@ -56,6 +56,8 @@ _APART_BY_OUT = frozenset({
     "logsumexp", "norm", "std", "var", "nansum", "nanmean", "argmax", "argmin", "cross", "roll", "tril", "triu",
     "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "linear",
 })  # fmt: skip
+#: of these, functions that may write over their first operand, to which they add products
+_ADDENDS = frozenset({"addmm", "addmv", "addr", "addbmm", "baddbmm"})
 #: of these, functions that may write over an operand with the same address and strides
 _SAME_PLACE = frozenset({"tril", "triu", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
 
@@ -111,8 +113,10 @@ def write_problem(
         if not isinstance(written_to, Tensor):
             continue
         if name in _APART_BY_OUT:
+            added = name in _ADDENDS and args and args[0] is written_to  # the in-place form
+            read = (args[1:], others[1]) if added else others
             problem = problem or _shared_problem(
-                func, written_to, others, concrete, name in _SAME_PLACE
+                func, written_to, read, concrete, name in _SAME_PLACE
             )
         elif _is_elementwise(name):
             problem = problem or _overlap_problem(func, written_to, others, args, concrete)
