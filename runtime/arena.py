@@ -8,8 +8,6 @@ from typing import Protocol
 
 import torch
 
-from .cpu import huge_pages
-
 #: bytes of the smallest block, so its address is aligned
 _SMALLEST = 64
 _CPU = torch.device("cpu")
@@ -72,11 +70,7 @@ class Arena:
     def memory(self) -> torch.Tensor:
         """The block. Its address may change when users join and leave."""
         if self._memory is None:
-            needed = self._needed()
-            if self.where.type == "cpu":
-                self._memory = huge_pages.block(needed)
-            else:
-                self._memory = torch.empty(needed, dtype=torch.uint8, device=self.where)
+            self._memory = torch.empty(self._needed(), dtype=torch.uint8, device=self.where)
         return self._memory
 
     def _needed(self) -> int:
