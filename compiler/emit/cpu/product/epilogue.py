@@ -140,3 +140,26 @@ def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
     own = None if returned is None else (o.results.index(returned), b.strides(returned))
     tiled = tiles_of(o, root, kernel, own)
     return op, Epilogue(b, loads, stores, label, made, place, copy_to, tiled)
+
+
+def ending(
+    b: Builder, o: Op, epilogue: Epilogue | None, size: int, width: int
+) -> tuple[Place, KernelAddress, Words, Epilogue | None]:
+    """Where a convolution writes its result, the function that runs on its tiles with its arguments (none without one),
+    and the epilogue that runs on rows afterwards.
+
+    Args:
+        size: bytes of the convolution's scratch.
+        width: the columns of a tile.
+    """
+    if epilogue is None:
+        return b.place(o.results[0]), KernelAddress(""), (), None
+    if epilogue.tiled is not None:
+        finish, words = epilogue.finish(width)
+        return (
+            b.scratch(size),
+            finish,
+            words,
+            None,
+        )  # the scratch stands for the result, which is not written
+    return epilogue.behind(size, b.body.types[o.results[0]]), KernelAddress(""), (), epilogue

@@ -15,7 +15,7 @@ from gflow.dialects.program import KernelAddress, KernelStep, Place
 from gflow.dialects.types import TensorType
 
 from ...program_builder import Builder
-from ..epilogue import Epilogue
+from ..epilogue import Epilogue, ending
 from ..finish import Words
 from ..finish import finish as finish_of
 from ..function import ITEM, LANES
@@ -140,16 +140,7 @@ def _add(
     zeros, addresses = strips.scratch(g.taps, walk.channels)
     size = strips.b_bytes + b.threads * (zeros + addresses)
     scratch = b.scratch(size)
-    finish, after = KernelAddress(""), None
-    words: Words = ()
-    if epilogue is None:
-        target = b.place(o.results[0])
-    elif epilogue.tiled is not None:
-        target = scratch  # not written to
-        finish, words = epilogue.finish(strips.tile[1])
-    else:
-        target = epilogue.behind(size, result)
-        after = epilogue
+    target, finish, words, after = ending(b, o, epilogue, size, strips.tile[1])
     if strips.precision and not words:
         finish, words = _rounded(b, result, target, strips.tile[1])
     height, width, k = strips.tile

@@ -20,8 +20,7 @@ from gflow.dialects.program import KernelAddress, KernelStep, Place
 
 from ...program_builder import Builder
 from .. import tile
-from ..epilogue import Epilogue
-from ..finish import Words
+from ..epilogue import Epilogue, ending
 from ..packed import weights
 from ..packed.steps import weight_steps
 from . import base, gradient, kernel
@@ -38,20 +37,11 @@ def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     """
     blocks = b.choice.winograd()
     g, (x, w, y) = _geometry(b, o, blocks.tile[1])
-    walk, result = g.walk, b.body.types[o.results[0]]
+    walk = g.walk
     packed, u, zeros, each = blocks.scratch(walk)
     size = packed + u + b.threads * each
     scratch = b.scratch(size)
-    finish, after = KernelAddress(""), None
-    words: Words = ()
-    if epilogue is None:
-        target = b.place(o.results[0])
-    elif epilogue.tiled is not None:
-        target = scratch  # not written to
-        finish, words = epilogue.finish(blocks.tile[1])
-    else:
-        target = epilogue.behind(size, result)
-        after = epilogue
+    target, finish, words, after = ending(b, o, epilogue, size, blocks.tile[1])
     height, width = blocks.tile
     forward = g.name == "convolution"
     outputs, inputs, tap = *(ITEM * n for n in weight_steps(g)), 0
