@@ -281,9 +281,9 @@ class _Saved:
                 ".clone(memory_format=torch.contiguous_format) first"
             )
         if trace.assigned:
-            names = ", ".join(str(key) for _, key in trace.assigned)
+            keys = ", ".join(str(key) for _, key in trace.assigned)
             raise GraphError(
-                f"{trace.name} cannot be saved: its call assigns new tensors to attributes ({names}), which a loaded "
+                f"{trace.name} cannot be saved: its call assigns new tensors to attributes ({keys}), which a loaded "
                 "graph does not have. Call the graph again, until it only updates them, or return them"
             )
         if call.problem:

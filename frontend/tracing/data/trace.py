@@ -41,8 +41,8 @@ class Trace:
     Structure:
 
         out_leaves    the leaves of `out_spec`: an `OutputRef`, a `TailRef`, or a plain Python value
-        assigned      (dict, key) for each attribute to which a call assigns a new tensor. `out_spec` is a pair then: the
-                      result of `build()`, and a list of these tensors
+        assigned      (dict, key) for each attribute to which a call assigns a new tensor. `out_spec` is a pair then:
+                      the result of `build()`, and a list of these tensors
         tail          ops that run after the program, since their shapes depend on values
         input_leaves  for each graph input, its index among the flattened arguments
         numbers       the Python numbers behind the scalar inputs. The trace is valid for their new values while all

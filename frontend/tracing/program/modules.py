@@ -225,7 +225,7 @@ def kept_real(
         for name, holder, old in before:
             for key, now, then in _put_back(holder, old):
                 path = f"{name}.{key}" if isinstance(key, str) else name
-                fresh = then is None or isinstance(then, torch.Tensor) and _differ(then, now)
+                fresh = not isinstance(then, torch.Tensor) or _differ(then, now)
                 if assigns and completed and is_traced(now) and fresh and isinstance(holder, dict):
                     reached.assigned.append(Assignment(holder, key, now))
                 elif isinstance(then, torch.Tensor) and isinstance(now, torch.Tensor):

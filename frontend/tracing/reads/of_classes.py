@@ -51,7 +51,8 @@ def read_attributes(r: Reach, value: Any, path: str, all_of_them: bool) -> None:
         r.add("names", own, all_of_them, frozenset(own), path)
         if value.__dict__ is own:
             r.add("attribute", value, "__dict__", own, f"{path}.__dict__")
-    for name, hidden in _slots(type(value)):
+    kind: Any = type(value)
+    for name, hidden in _slots(kind):
         if not (all_of_them or name in r.names):
             continue
         if hidden is None:
