@@ -570,6 +570,25 @@ def _slot() -> tuple[Any, Any, Any]:
     return None, lambda x: x * held.gain, lambda: setattr(held, "gain", 5.0)
 
 
+class Doubled(Slotted):
+    """Its property hides the slot of the same name."""
+
+    __slots__ = ()
+
+    @property
+    def gain(self) -> float:  # type: ignore[override]
+        return 2 * Slotted.gain.__get__(self)  # type: ignore[attr-defined]
+
+    @gain.setter
+    def gain(self, value: float) -> None:
+        Slotted.gain.__set__(self, value)  # type: ignore[attr-defined]
+
+
+def _hidden_slot() -> tuple[Any, Any, Any]:
+    held = Doubled()
+    return None, lambda x: x * held.gain, lambda: setattr(held, "gain", 5.0)
+
+
 def _property() -> tuple[Any, Any, Any]:
     class Schedule:
         def __init__(self) -> None:
@@ -643,8 +662,8 @@ def _tensor_attribute() -> tuple[Any, Any, Any]:
 VALUES = [
     _graph_attribute, _global_number, _global_tensor, _global_function, _closure_number,
     _closure_tensor, _tensor_in_place, _tensor_reshaped, _entry, _appended, _listed_objects,
-    _nested_object, _local_name, _callable_object, _slot, _property, _frozen_dataclass, _heads, _own_training,
-    _computed_name, _tensor_attribute,
+    _nested_object, _local_name, _callable_object, _slot, _hidden_slot, _property, _frozen_dataclass, _heads,
+    _own_training, _computed_name, _tensor_attribute,
 ]  # fmt: skip
 
 

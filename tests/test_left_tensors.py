@@ -93,7 +93,17 @@ def test_graphs_take_out_a_new_list_if_nothing_read_the_old_one():
     torch.testing.assert_close(module.levels, [x, x * 2])
 
 
-@pytest.mark.parametrize("kind", KINDS[:-1])
+@pytest.mark.parametrize("kind", ["dict", "attribute", "attribute of a module"])
+def test_graphs_assign_to_attributes_and_items_of_dicts(kind):
+    keep, latest = _keeper(kind)
+    graph = gflow.nn.Graph.trace(keep.forward if isinstance(keep, torch.nn.Module) else keep)
+    for _ in range(3):
+        x = torch.randn(3)
+        torch.testing.assert_close(graph(x), x + 1)
+        torch.testing.assert_close(latest(), x * 2)
+
+
+@pytest.mark.parametrize("kind", ["list", "deque", "item", "set"])
 def test_graphs_take_them_out_and_say_so(kind):
     keep, latest = _keeper(kind)
     graph, x = gflow.nn.Graph.trace(keep), torch.randn(3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -103,14 +102,16 @@ FRONTENDS = {"graph": graph, "compile": flow.compile}
 
 
 @pytest.mark.parametrize("frontend", FRONTENDS)
-@pytest.mark.parametrize("how", [rebound, swapped, given])
+@pytest.mark.parametrize(
+    "how", [rebound, swapped, given, longer, longer_buffer, wider, lazily, shown]
+)
 def test_as_eager(how: Callable[[Any, Tensor], Tensor], frontend: str) -> None:
     mine, other = Holder(how), Holder(how)
     call = FRONTENDS[frontend](mine)
     for _ in range(3):
         x = torch.randn(2, 3)
         torch.testing.assert_close(call(x), other(x))
-    for name in ("a", "b", "buffer", "columns", "dict", "list"):
+    for name in ("a", "b", "buffer", "columns", "dict", "list", "later", "none"):
         torch.testing.assert_close(getattr(mine, name), getattr(other, name))
 
 
@@ -118,12 +119,8 @@ def test_as_eager(how: Callable[[Any, Tensor], Tensor], frontend: str) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        (longer, r"gives \w+\.a a tensor of another shape or dtype, float32\[4, 3\] after"),
-        (longer_buffer, r"gives \w+\.buffer a tensor of another shape"),
-        (wider, r"gives \w+\.a a tensor of another shape or dtype, float64"),
         (moved, r"keeps the old one as \w+\.a"),
         (new_pair, r"gives \w+\.pair a new tuple"),
-        (lazily, r"finds no tensor to update at \w+\.later, and puts one there"),
     ],
 )
 def test_refused(how: Callable[[Any, Tensor], Tensor], message: str, frontend: str) -> None:
@@ -139,15 +136,3 @@ def test_refused(how: Callable[[Any, Tensor], Tensor], message: str, frontend: s
     now = {**vars(module), **module._buffers}
     assert all(now[k] is held[k] for k in ("b", "buffer", "later", "pair", "none"))
     torch.testing.assert_close(Holder(how)(torch.ones(2, 3)), module(torch.ones(2, 3)))
-
-
-def test_lost() -> None:
-    """What has no place is told of, and leaves no tensor of the trace."""
-    module = Holder(shown)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        graph(module)(torch.randn(2, 3))
-    assert {w.message.args[0].split(" puts a tensor into ")[-1].split(",")[0] for w in told} >= {  # type: ignore[union-attr]
-        "m.none"
-    }
-    assert module.none is None

@@ -19,7 +19,7 @@ from torch.utils._pytree import keystr, tree_leaves_with_path
 from gflow.runtime.composed.micro_batches import Joined
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.sizes import step_of, with_size
-from gflow.tracing.data.trace import unflatten
+from gflow.tracing.data.trace import finish_call
 from gflow.tracing.data.values import OutputRef
 from gflow.tracing.optimizers.copies import OnCopies, attributes_stay, copies_outside
 from gflow.tracing.optimizers.scaler import eager_steps, prepare
@@ -368,7 +368,7 @@ def make_first_step(
         read = tail.operands(positions, inputs, values + results[returned:])
         size = None if dynamic is None else step_of(dynamic, parts[0].leaves)
         late = TailSteps(tail).run(read, size)
-    outputs = unflatten(trace, values, late)
+    outputs = finish_call(trace, values, late)
     updates = [(t, v) for n, v in now.items() if (t := trace.inputs[n].tensor) is not None]
     active = scaler if prepare(scaler, parameters) else None
     skipped, stepped, left = on_copies(

@@ -320,7 +320,8 @@ class Programs:
         plan.described = given
         plan.record = record_call(call, table.modes())
         state.call.drop = partial(state.plans.discard, plan)
-        state.plans.add(key, plan)
+        if not reading.once:
+            state.plans.add(key, plan)
         self._remember(call, given, key[1:], why + static, start)
         return plan, traced.first
 

@@ -22,6 +22,7 @@ from gflow.tracing.program.modules import (
     scripted_module,
 )
 from gflow.tracing.reads.changes import (
+    changed,
     lose_arguments,
     lose_settings,
     put_back,
@@ -52,6 +53,8 @@ class Reading:
         call: the call that is traced.
         frames: an observer of the build.
         reached: modules and objects that were found before.
+        once: whether the program runs only once, because its trace has changed Python state that belongs to tensors
+            that its call assigns. The next call in the old state is traced again.
     """
 
     def __init__(
@@ -80,7 +83,8 @@ class Reading:
             id(r.holder): (r.path, r.holder) for r in self.before.found if r.kind in _HOLDERS
         }
         named = [(path.rpartition(".")[0] or path, holder) for path, holder in holders.values()]
-        self.reached = Reached(self._others(self.before), named)
+        self.reached = Reached(self._others(self.before), named, assigns=not self.live)
+        self.once = False
 
     def _others(self, reads: Reads) -> dict[str, torch.nn.Module]:
         """Modules that are not part of the graph, without their submodules."""
@@ -136,7 +140,9 @@ class Reading:
         lose_settings(self.graph, self.name, trace.passing, home, self.live)
         if self.live:
             refuse_changes(self.name, before, self.reached.lost, codes, home, self._untraced())
-        warn_of_changes(self.graph, self.name, before, self.reached, codes, home)
+        self.once = bool(self.reached.assigned and changed(before))
+        told = [] if self.once else before
+        warn_of_changes(self.graph, self.name, told, self.reached, codes, home)
         roots = [*self.roots, *self.frames.unnamed_modules()]
         after = Reads(self.frames.codes).walk(roots)
         cleared = [path for path, cached in after.cached if give_up_traced(cached)]

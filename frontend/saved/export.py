@@ -280,6 +280,12 @@ class _Saved:
                 "strides of one call, and a loaded graph takes inputs of others. Call "
                 ".clone(memory_format=torch.contiguous_format) first"
             )
+        if trace.assigned:
+            keys = ", ".join(str(key) for _, key in trace.assigned)
+            raise GraphError(
+                f"{trace.name} cannot be saved: its call assigns new tensors to attributes ({keys}), which a loaded "
+                "graph does not have. Call the graph again, until it only updates them, or return them"
+            )
         if call.problem:
             raise GraphError(f"{trace.name} cannot be saved: {call.problem}")
         arguments: list[list[Any]] = []

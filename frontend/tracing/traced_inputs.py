@@ -21,7 +21,7 @@ from .data.global_tensors import Layout
 from .data.guards import Leaf
 from .data.places import NumberSource, OptimizerTrace, Place
 from .data.trace import Trace
-from .data.updates import kind
+from .data.updates import ONCE, kind
 from .data.values import TraceOutput, TraceValue
 from .dispatch.branches import Branches
 from .dispatch.functions.proxies import TensorProxy, functional, unwrap
@@ -225,7 +225,7 @@ class TracedInputs:
             text = (
                 f"gives {name} a tensor of another shape or dtype, {kind(new)} after {kind(old)}, and a program "
                 "updates tensors that stay as they are. Make it as large as it gets at first, and write into a "
-                "part of it; or pass it as an argument and return the new one"
+                f"part of it; or pass it as an argument and return the new one. {ONCE}"
             )
             self.request.reached.refused.append((name, text))
             return None

@@ -137,6 +137,7 @@ class TracedSteps(TracedInputs):
                 grads.append(TraceOutput(value, None, f"the gradient of {self.called(p)}"))
         trace = self.trace
         partial = Trace(trace.name, out_spec=trace.out_spec, out_leaves=trace.out_leaves)
+        partial.assigned = trace.assigned
         partial.unscaled = list(self.scaling.found) if self.scaling else []
         partial.result_views = trace.result_views
         self._finish(partial, self.outputs + updates_of(self) + grads)

@@ -191,6 +191,7 @@ class Tracing(TracedSteps):
                 owner,
                 self._rebound,
                 lambda tensor: id(tensor) in self.rewrites.met,
+                self._assigns(),
             ),
             torch.set_grad_enabled(training or torch.is_grad_enabled()),
         ):
@@ -244,8 +245,18 @@ class Tracing(TracedSteps):
         check_assigned(self, self.rebound, self.name)
         check_begins(self)
         trace = self.trace
+        assigned = self.request.reached.assigned
+        trace.assigned = [(holder, key) for holder, key, _ in assigned]
+        if assigned:
+            result = result, [new for *_, new in assigned]
         trace.out_leaves, trace.out_spec = flatten_result(result)
         self.outputs = outputs_of(self, trace)
+
+    def _assigns(self) -> bool:
+        """Whether new tensors can be assigned to attributes after the call: results of micro-batches are joined, and
+        those of ranks are shards."""
+        alone = self.micro_batches == 1 and not self.recorder.meshes and not self.sharded
+        return self.request.reached.assigns and alone
 
     def _real_types(self, *functions: object) -> contextlib.AbstractContextManager[None]:
         """`real_types` where sizes or numbers of the call may differ at the next one. functions: besides the modules',

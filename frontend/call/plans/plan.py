@@ -15,7 +15,7 @@ from gflow.runtime.tensors import Placed, addresses_of
 from gflow.tracing.data.branches import truths_of
 from gflow.tracing.data.global_tensors import axes_of, global_tensor, local_of
 from gflow.tracing.data.sizes import Dynamic, step_of, with_size
-from gflow.tracing.data.trace import Trace, leaf_of, unflatten
+from gflow.tracing.data.trace import Trace, finish_call, leaf_of, unflatten
 from gflow.tracing.data.values import TraceValue
 from gflow.tracing.program.interpreter import TailSteps
 from gflow.tracing.program.shared import conflicts
@@ -272,4 +272,4 @@ class Plan:
                 results[n] = global_tensor(results[n], self.shared, sharding, shape)
         if self.single:
             return leaf_of(self.trace.out_leaves[0], results, late)
-        return unflatten(self.trace, results, late)
+        return finish_call(self.trace, results, late)

@@ -41,6 +41,8 @@ class Trace:
     Structure:
 
         out_leaves    the leaves of `out_spec`: an `OutputRef`, a `TailRef`, or a plain Python value
+        assigned      (dict, key) for each attribute to which a call assigns a new tensor. `out_spec` is a pair then:
+                      the result of `build()`, and a list of these tensors
         tail          ops that run after the program, since their shapes depend on values
         input_leaves  for each graph input, its index among the flattened arguments
         numbers       the Python numbers behind the scalar inputs. The trace is valid for their new values while all
@@ -94,6 +96,7 @@ class Trace:
     outputs: list[TraceOutput] = field(default_factory=list)
     out_spec: TreeSpec | None = None
     out_leaves: list[Any] = field(default_factory=list)
+    assigned: list[tuple[dict[Any, Any], Any]] = field(default_factory=list)
     input_leaves: dict[TraceValue, int] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     numbers: list[NumberSource] = field(default_factory=list)
@@ -168,5 +171,28 @@ def unflatten(
     trace: Trace, results: Sequence[torch.Tensor], late: Sequence[torch.Tensor] = ()
 ) -> Any:
     """The result of `build()`, with these tensors. late: the results of the tail."""
+    result, _ = _unflatten(trace, results, late)
+    return result
+
+
+def finish_call(
+    trace: Trace, results: Sequence[torch.Tensor], late: Sequence[torch.Tensor] = ()
+) -> Any:
+    """As `unflatten`, after a call: assigns the tensors of `trace.assigned`.
+
+    They are copies, since later programs update them in place.
+    """
+    result, new = _unflatten(trace, results, late)
+    for (holder, key), tensor in zip(trace.assigned, new):
+        dict.__setitem__(holder, key, tensor.clone())
+    return result
+
+
+def _unflatten(
+    trace: Trace, results: Sequence[torch.Tensor], late: Sequence[torch.Tensor]
+) -> tuple[Any, list[torch.Tensor]]:
+    """The result of `build()`, and the tensors of `trace.assigned`."""
     assert trace.out_spec is not None
-    return tree_unflatten([leaf_of(x, results, late) for x in trace.out_leaves], trace.out_spec)
+    leaves = [leaf_of(x, results, late) for x in trace.out_leaves]
+    whole = tree_unflatten(leaves, trace.out_spec)
+    return whole if trace.assigned else (whole, [])

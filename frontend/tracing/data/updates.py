@@ -11,6 +11,9 @@ from gflow.errors import GraphTraceError
 
 from .values import TraceInput, TraceValue
 
+#: the way out for modules that assign a tensor in their first call, as a cache
+ONCE = "If a module does so only in its first call, call it once in eager mode before"
+
 
 def check_update(build: Any, entry: TraceInput, value: TraceValue) -> None:
     """Check that `entry`, a tensor from outside `build()`, can take `value` at the end of a call.

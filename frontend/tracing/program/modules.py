@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CellType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -139,6 +139,20 @@ def collect_modules(
     return ModuleTable({**(known.roots if known else {}), **roots}, names, modules, slots)
 
 
+class Assignment(NamedTuple):
+    """A tensor that `build()` has put into a dict of attributes or buffers.
+
+    Args:
+        holder: the dict.
+        key: its key there.
+        value: the traced tensor.
+    """
+
+    holder: dict[Any, Any]
+    key: Any
+    value: torch.Tensor
+
+
 @record
 class Reached:
     """What `build()` reaches besides the graph's own modules.
@@ -147,13 +161,17 @@ class Reached:
         modules: modules by name.
         holders: objects that may hold tensors, with names: dicts (of attributes, of globals), lists, sets and cells of
             closures.
-        lost: names of places that had no tensor, and got a traced one, which is removed.
+        assigns: whether new tensors may be assigned to attributes after a call.
+        assigned: attributes that had no tensor, or one of another shape or dtype, and get a new one after each call.
+        lost: names of other places that had no tensor, and got a traced one, which is removed.
         refused: names of places whose assignment is no update of tensors, with the reason.
         owned: new tensors at places whose tensor shared memory with another one.
     """
 
     modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)
     holders: Sequence[tuple[str, Any]] = ()
+    assigns: bool = False
+    assigned: list[Assignment] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
     owned: list[torch.Tensor] = field(default_factory=list)
@@ -166,6 +184,7 @@ def kept_real(
     owner: object,
     changed: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None],
     read: Callable[[torch.Tensor], bool],
+    assigns: bool,
 ) -> Iterator[None]:
     """Remove traced tensors from all objects at the end, and restore their contents.
 
@@ -174,6 +193,7 @@ def kept_real(
         changed: called with the name of a buffer, an attribute or an item that was assigned, its real tensor, and the
             traced one. Returns a tensor to put there instead, or None.
         read: whether `build()` has read a real tensor.
+        assigns: whether the call may assign new tensors (`Reached.assigned`).
     """
     holders: list[tuple[str, Any]] = list(reached.holders)
     for module in table.modules:
@@ -196,13 +216,19 @@ def kept_real(
             if current is not slot.tensor:
                 slot.holder[slot.key] = slot.tensor
                 if current is not None and is_traced(current):
+                    if assigns and _differ(slot.tensor, current):
+                        reached.assigned.append(Assignment(slot.holder, slot.key, current))
+                        continue
                     exchanged.append((slot.name, slot.tensor, current))
                 elif completed:
                     reached.lost.append(slot.name)
         for name, holder, old in before:
             for key, now, then in _put_back(holder, old):
                 path = f"{name}.{key}" if isinstance(key, str) else name
-                if isinstance(then, torch.Tensor) and isinstance(now, torch.Tensor):
+                fresh = not isinstance(then, torch.Tensor) or _differ(then, now)
+                if assigns and completed and is_traced(now) and fresh and isinstance(holder, dict):
+                    reached.assigned.append(Assignment(holder, key, now))
+                elif isinstance(then, torch.Tensor) and isinstance(now, torch.Tensor):
                     exchanged.append((path, then, now))
                     places[id(then)] = holder, key
                 elif isinstance(then, (tuple, list, dict)) and any(map(read, _tensors(then))):
@@ -255,6 +281,10 @@ def _two_names(name: str, other: str) -> str:
         f"gives {name} a new tensor, which a program writes into the old one, and the old one is {other} as well. Make "
         "them two tensors (.clone()) before the call"
     )
+
+
+def _differ(old: torch.Tensor, new: torch.Tensor) -> bool:
+    return old.shape != new.shape or old.dtype != new.dtype
 
 
 def is_traced(value: object) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from gflow.errors import GraphTraceError, StateChangedError
+from gflow.tracing.data.updates import ONCE
 from gflow.tracing.program.modules import Reached
 
 from .names import is_library, names_of
@@ -192,7 +193,8 @@ def warn_of_changes(
             raise GraphTraceError(
                 f"{file}:{line}: build() of {name} finds no tensor to update at {path}, and puts one there for the "
                 "next call. A program can only update tensors that exist before the call. Create the tensor before "
-                "the first call (register_buffer), and use a separate Python value for the choice."
+                "the first call (register_buffer), and use a separate Python value for the choice. "
+                f"{ONCE}."
             )
         _tell(
             graph,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import inspect
-from types import FunctionType
+from types import FunctionType, MemberDescriptorType
 from typing import Any
 
 import torch
@@ -52,9 +52,22 @@ def read_attributes(r: Reach, value: Any, path: str, all_of_them: bool) -> None:
         if value.__dict__ is own:
             r.add("attribute", value, "__dict__", own, f"{path}.__dict__")
     kind: Any = type(value)
-    for name in _slots(kind):
-        if all_of_them or name in r.names:
+    for name, hidden in _slots(kind):
+        if not (all_of_them or name in r.names):
+            continue
+        if hidden is None:
             read_attribute(r, value, name, f"{path}.{name}")
+        else:
+            read = functools.partial(_in_slot, hidden, value)
+            part = read()
+            r.add(
+                "call",
+                read,
+                functools.partial(_put_in_slot, hidden, value, part),
+                part,
+                f"{path}.{name}",
+            )
+            r.visit(part, f"{path}.{name}")
 
 
 def read_attribute(r: Reach, value: Any, name: str, path: str) -> None:
@@ -148,11 +161,37 @@ def is_graph(value: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _slots(kind: Any) -> tuple[str, ...]:
-    found: list[str] = []
+def _slots(kind: Any) -> tuple[tuple[str, MemberDescriptorType | None], ...]:
+    """The names of a class's slots.
+
+    With a name stands the slot itself if a class derived from the one that has it gives the name another meaning: a
+    property, or another slot. Code reaches such a slot through its class (`Base.name.__get__`, `super().name`).
+    """
+    found: list[tuple[str, MemberDescriptorType | None]] = []
     for base in kind.__mro__:
         slots = vars(base).get("__slots__", ())
         for name in [slots] if isinstance(slots, str) else slots:
+            if name in ("__dict__", "__weakref__"):
+                continue
             private = name.startswith("__") and not name.endswith("__")
-            found.append(f"_{base.__name__.lstrip('_')}{name}" if private else name)
-    return tuple(s for s in found if s not in ("__dict__", "__weakref__"))
+            key = f"_{base.__name__.lstrip('_')}{name}" if private else name
+            slot = vars(base).get(key)
+            if inspect.getattr_static(kind, key, None) is slot:
+                found.append((key, None))
+            elif isinstance(slot, MemberDescriptorType):
+                found.append((key, slot))
+    return tuple(found)
+
+
+def _in_slot(slot: MemberDescriptorType, holder: Any) -> Any:
+    try:
+        return slot.__get__(holder)
+    except AttributeError:  # nothing is in it
+        return MISSING
+
+
+def _put_in_slot(slot: MemberDescriptorType, holder: Any, part: Any) -> None:
+    if part is not MISSING:
+        slot.__set__(holder, part)
+    elif _in_slot(slot, holder) is not MISSING:
+        slot.__delete__(holder)
