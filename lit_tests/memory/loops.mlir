@@ -105,3 +105,18 @@ func.func @weight(%x: tensor<32x58x58x16xf32>, %w: tensor<32x16x3x3xf32>) -> ten
   %0 = "gflow.convolution"(%x, %t) {stride = array<i64: 1, 1>, padding = array<i64: 0, 0>, dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C"} : (tensor<32x58x58x16xf32>, tensor<32x3x3x16xf32>) -> tensor<32x56x56x32xf32>
   return %0 : tensor<32x56x56x32xf32>
 }
+
+// Maxima over windows, channels last, and their gradients are gflow's kernels. Those that it has no kernel for, and gradients at positions
+// that come from elsewhere, are calls of PyTorch.
+// CHECK-LABEL: func.func @maxima(
+// CHECK:       "gflow.max_pool"(%arg0) {gflow.kernel = {kind = "kernel", threads = "all"}
+// CHECK:       "gflow.max_pool_grad"(%arg1, %{{.+}}#1) {gflow.kernel = {kind = "kernel", threads = "all"}
+// CHECK:       "gflow.max_pool_grad"(%arg1, %arg2) {gflow.kernel = {kind = "pytorch"}
+// CHECK:       "gflow.max_pool"(%arg3) {gflow.kernel = {kind = "pytorch"}
+func.func @maxima(%x: tensor<2x64x64x32xbf16>, %dy: tensor<2x32x32x32xbf16>, %at: tensor<2x32x32x32xi64>, %z: tensor<2x64x64x32xf64>) -> (tensor<2x32x32x32xbf16>, tensor<2x64x64x32xbf16>, tensor<2x64x64x32xbf16>, tensor<2x32x32x32xf64>) {
+  %y:2 = "gflow.max_pool"(%x) {kernel = array<i64: 2, 2>, stride = array<i64: 2, 2>, padding = array<i64: 0, 0>, layout = "N*C", positions = "plane", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<2x64x64x32xbf16>) -> (tensor<2x32x32x32xbf16>, tensor<2x32x32x32xi64>)
+  %dx = "gflow.max_pool_grad"(%dy, %y#1) {kernel = array<i64: 2, 2>, stride = array<i64: 2, 2>, padding = array<i64: 0, 0>, layout = "N*C", shape = array<i64: 2, 64, 64, 32>} : (tensor<2x32x32x32xbf16>, tensor<2x32x32x32xi64>) -> tensor<2x64x64x32xbf16>
+  %other = "gflow.max_pool_grad"(%dy, %at) {kernel = array<i64: 2, 2>, stride = array<i64: 2, 2>, padding = array<i64: 0, 0>, layout = "N*C", shape = array<i64: 2, 64, 64, 32>} : (tensor<2x32x32x32xbf16>, tensor<2x32x32x32xi64>) -> tensor<2x64x64x32xbf16>
+  %v = "gflow.max_pool"(%z) {kernel = array<i64: 2, 2>, stride = array<i64: 2, 2>, padding = array<i64: 0, 0>, layout = "N*C", positions = "none", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<2x64x64x32xf64>) -> tensor<2x32x32x32xf64>
+  return %y#0, %dx, %other, %v : tensor<2x32x32x32xbf16>, tensor<2x64x64x32xbf16>, tensor<2x64x64x32xbf16>, tensor<2x32x32x32xf64>
+}
