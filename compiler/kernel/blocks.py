@@ -267,7 +267,7 @@ class GradientBlocks:
             taps: positions of the convolution's kernel.
             inputs, outputs: channels.
         """
-        words = 0 if self.positions == 1 else ITEM * outputs * -(-self.tile[2] // 2)
+        words = 0 if self.positions == 1 else (ITEM * outputs + 64) * -(-self.tile[2] // 2)
         return _whole(8 * taps), _whole(taps * self.each), _whole(self.item * inputs), _whole(words)
 
 

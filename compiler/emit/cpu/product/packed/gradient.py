@@ -155,7 +155,7 @@ class _Gradient(Function):
     @property
     def _line(self) -> str:
         """Bytes of the words of two positions."""
-        return self.mul(self.w["outputs"], ITEM)
+        return self.add(self.mul(self.w["outputs"], ITEM), 64)
 
     def _pair(self, first: str, deep: str) -> None:
         """Write this thread's words of dy at two positions of the block; the last position may be alone."""

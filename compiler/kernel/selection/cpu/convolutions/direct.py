@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from gflow.compiler.targets.processors import Processor
+from gflow.compiler.targets.processors import ANY, Processor
 from gflow.dialects.extents import at_most, varies
 from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
@@ -151,7 +151,8 @@ def gradient_in_place(
         height, vectors = tile
         tiles = ceil(g.o / height) * ceil(g.c / (vectors * LANES))
         loads = height + vectors + 2
-        fetched = ITEM * (LANES * vectors + height) / p.fetched
+        # a position's gradients of outputs are a part of a cache line, which is fetched as a whole
+        fetched = (ITEM * LANES * vectors + max(ITEM * height, ANY.line)) / p.fetched
         each = max(height * vectors / p.issued, loads / p.loaded, p.latency, fetched)
         around = p.around + height * vectors * p.finishing
         return tiles * (read * each + ceil(rows / deep) * around)
