@@ -249,21 +249,22 @@ def _columns(k: Kernel, vector: int, lanes: int, pieces: int, reduced: int) -> t
     """The vectors that a column reduction accumulates side by side, and whether threads share the reduced dimensions.
 
     Where they do, what follows the reductions is computed for one vector at a time, after all partial results: only
-    the ops of the loop are unrolled.
+    the ops of the loop are unrolled. That is done for the widest tile, if it divides the dimension: each further width
+    is one more kernel to compile.
 
     Args:
         pieces: the positions of the kept dimensions without the vectorized one.
         reduced: those of the reduced dimensions.
     """
     sums = [n for n in k.nodes if n.op == "reduce"]
-    if _one_pass(k) and reduced >= 64:
-        unroll = _tiling(
-            k, vector, lanes, len(sums) + sum(bool(n.dims & k.reduced) for n in k.nodes)
-        )
-        if pieces * -(-at_most(k.sizes[vector]) // (unroll * lanes)) < 2 * _FEW:
+    every = _tiling(k, vector, lanes, sum(vector in n.dims or n.op == "reduce" for n in k.nodes))
+    loop = _tiling(k, vector, lanes, len(sums) + sum(bool(n.dims & k.reduced) for n in k.nodes))
+    for unroll in (loop, every):
+        tiles = pieces * -(-at_most(k.sizes[vector]) // (unroll * lanes))
+        whole = unroll == _UNROLL and divisor(k.sizes[vector]) % (unroll * lanes) == 0
+        if _one_pass(k) and reduced >= 64 and tiles < 2 * _FEW and (whole or unroll == every):
             return unroll, True
-    every = sum(vector in n.dims or n.op == "reduce" for n in k.nodes)
-    return _tiling(k, vector, lanes, every), False
+    return every, False
 
 
 def _tiling(k: Kernel, vector: int, lanes: int, ops: int) -> int:
