@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gflow.tracing.dispatch.shapes import later_zeros
-from gflow.tracing.dispatch.shapes.later_zeros import LaterZeros
 from gflow.tracing.optimizers import state
 
 
@@ -73,7 +70,6 @@ def test_the_state_is_that_of_a_real_step(name: str, monkeypatch: pytest.MonkeyP
 
     for least in (1 << 40, 0):
         monkeypatch.setattr(state, "_LARGE", least)
-        monkeypatch.setattr(later_zeros, "_LARGE", least)
         if not least:
             monkeypatch.setattr(state, "_probe", counted)
         torch.manual_seed(0)
@@ -83,8 +79,7 @@ def test_the_state_is_that_of_a_real_step(name: str, monkeypatch: pytest.MonkeyP
         scale = nn.Parameter(torch.tensor(2.0))
         parameters = [*net.parameters(), scale]
         optimizer = OPTIMIZERS[name](parameters)
-        with LaterZeros() as later:
-            known = state.prepare_state(optimizer, parameters, later)
+        known = state.prepare_state(optimizer, parameters)
         entries = [dict(optimizer.state.get(p, {})) for p in parameters]
         found.append((known, entries))
     (known, wanted), (again, got) = found
@@ -120,18 +115,7 @@ def test_probing_steps_write_to_copies_of_parameters_without_gradients() -> None
     trained, kept = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
     optimizer = WritesOthers([trained, kept], 0.1, momentum=0.9)
     optimizer.kept = kept
-    with LaterZeros() as later:
-        assert state.prepare_state(optimizer, [trained], later)
+    assert state.prepare_state(optimizer, [trained])
     assert torch.equal(kept, torch.ones(2))
     assert kept._version == 0
     assert torch.equal(optimizer.state[trained]["momentum_buffer"], torch.zeros(3))
-
-
-def test_large_zeros_are_written_when_the_context_ends() -> None:
-    """Also after an error, and where memory had other contents before."""
-    for size in (1, 1 << 21):
-        tensors = [torch.full((size,), 7.0) for _ in range(3)]
-        with contextlib.suppress(ValueError), LaterZeros() as later:
-            later.write(tensors)
-            raise ValueError("stop")
-        assert not any(t.any() for t in tensors)

@@ -26,7 +26,6 @@ from .dispatch.failures.pruning import prune
 from .dispatch.library import traceable_library
 from .dispatch.shapes.dynamo_stub import light_dynamo
 from .dispatch.shapes.in_place_rules import quick_rules
-from .dispatch.shapes.later_zeros import LaterZeros
 from .dispatch.symbols.real_types import real_types
 from .optimizers.optimizer import NewState
 from .optimizers.state import prepare_state, state_to_devices
@@ -266,7 +265,7 @@ class Tracing(TracedSteps):
         Raises:
             GraphTraceError: a step does something that a static graph cannot express.
         """
-        with _machinery(), LaterZeros() as later:
+        with _machinery():
             if not self.waited:
                 if self.micro_batches == 1:
                     self._reduce_gradients()
@@ -278,8 +277,7 @@ class Tracing(TracedSteps):
                 self.trace.facts = [*self.rewrites.facts]
                 if self.optimizers and self.trace.histories:
                     warn_of_histories(self, self.trace.histories)
-                found = [prepare_state(o, self.with_grad(o), later) for o in self.optimizers]
-                if not all(found):
+                if not all([prepare_state(o, self.with_grad(o)) for o in self.optimizers]):  # noqa: C419
                     return self._wait()
             for optimizer in self.optimizers:
                 state_to_devices(optimizer)

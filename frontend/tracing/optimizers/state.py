@@ -23,7 +23,6 @@ from gflow.errors import GraphTraceError
 
 from ..data.global_tensors import global_like, is_global, local_of
 from ..dispatch.shapes.fills import Fills
-from ..dispatch.shapes.later_zeros import LaterZeros
 from .copies import OnCopies, attributes_stay, copies_outside, told_apart
 from .rates import scaled_rates
 from .sparse import one_update, run_step
@@ -271,56 +270,36 @@ def _blank(value: Any) -> Any:
 
 def _first_values(
     optimizer: torch.optim.Optimizer, missing: list[torch.Tensor], generator: torch.Generator
-) -> tuple[list[list[dict[Any, Any]]], dict[int, torch.Tensor]]:
-    """For each of the optimizers' states, the first values of the entries of the parameters; and those of these tensors
-    that are zeros which are still to be written, by `id`."""
+) -> list[list[dict[Any, Any]]]:
+    """For each of the optimizers' states, the first values of the entries of the parameters."""
     if sum(p.numel() for p in missing) > _LARGE:
         fills = Fills()
         try:
             gradients = [fills.like(local_of(p)) for p in missing]
-            return _probe(optimizer, missing, gradients, None, fills)[2], fills.unwritten
+            return _probe(optimizer, missing, gradients, None, fills)[2]
         # the optimizer's own code may raise anything where it asks a fake tensor for a number
         except Exception:
             pass
     try:
-        return _probe(optimizer, missing, [_zeros(p) for p in missing], None)[2], {}
+        return _probe(optimizer, missing, [_zeros(p) for p in missing], None)[2]
     except (ArithmeticError, ValueError):
         # Python divides by a norm of the zeros, or takes its logarithm
         gradients = [_zeros(p).normal_(generator=generator) for p in missing]
-        return _probe(optimizer, missing, gradients, None)[2], {}
+        return _probe(optimizer, missing, gradients, None)[2]
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """All tensors of nested state."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple, dict)):
-        items = value.values() if isinstance(value, dict) else value
-        return [t for item in items for t in _tensors(item)]
-    return []
-
-
-def prepare_state(
-    optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor], later: LaterZeros
-) -> bool:
+def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> bool:
     """Give the parameters without state their initial state, in the optimizer and in those that it contains. Returns
-    False if the state can only be created from real gradients.
-
-    later: writes zeros of the state, at the latest when it ends.
-    """
+    False if the state can only be created from real gradients."""
     states = _states(optimizer)
     missing = [p for p in parameters if not any(state.get(p) for state in states)]
     if not missing:
         return True
     generator = torch.Generator().manual_seed(0)
-    first, unwritten = _first_values(optimizer, missing, generator)
+    first = _first_values(optimizer, missing, generator)
     if not any(map(any, first)):
         return True
     sample = _sample(optimizer, missing)
-    on_cpu = all(p.device == _CPU for p in missing)
-    for t in _tensors([entries[i] for entries in first for i in sample] if on_cpu else first):
-        if unwritten.pop(id(t), None) is not None:
-            t.zero_()
     some = [missing[i] for i in sample]
     noise = [_zeros(p).normal_(generator=generator) for p in some]
     after, state, _ = _probe(optimizer, some, _copy(noise), None)
@@ -332,8 +311,6 @@ def prepare_state(
         except (KeyError, TypeError, AttributeError):
             continue
         if _equal(after, again) and _equal(state, state_again):
-            if not blank:  # which has zeros of its own
-                later.write(unwritten.values())
             for real, entries in zip(states, candidate, strict=True):
                 for p, entry in zip(missing, entries, strict=True):
                     if entry:

@@ -40,8 +40,6 @@ class Fills(TorchDispatchMode):
         self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
         #: by storage: the number, and a tensor that keeps the storage
         self._fills: dict[int, tuple[int, torch.Tensor]] = {}
-        #: tensors of zeros that `value_of` has returned before they are written, by `id`
-        self.unwritten: dict[int, torch.Tensor] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -93,7 +91,7 @@ class Fills(TorchDispatchMode):
             self._fills.pop(_storage(value), None)
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor with its elements; zeros are still to be written (`unwritten`).
+        """The tensor with its elements.
 
         Raises:
             ComputedState: they are not known.
@@ -106,10 +104,7 @@ class Fills(TorchDispatchMode):
             if known is None or tensor.untyped_storage().nbytes() != size:
                 raise ComputedState
             made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-            if known[0]:
-                return made.fill_(known[0])
-            self.unwritten[id(made)] = made
-            return made
+            return made.fill_(known[0])
 
 
 def _has_fake(value: Any) -> bool:
