@@ -151,8 +151,10 @@ def gradient_in_place(
         height, vectors = tile
         tiles = ceil(g.o / height) * ceil(g.c / (vectors * LANES))
         loads = height + vectors + 2
-        # a position's gradients of outputs are a part of a cache line, which is fetched as a whole
-        fetched = (ITEM * LANES * vectors + max(ITEM * height, ANY.line)) / p.fetched
+        # a position's gradients of outputs are a part of a cache line, the rest of which is read while it is in the
+        # cache about every second time
+        part = ITEM * height
+        fetched = (ITEM * LANES * vectors + (part + max(part, ANY.line)) / 2) / p.fetched
         each = max(height * vectors / p.issued, loads / p.loaded, p.latency, fetched)
         around = p.around + height * vectors * p.finishing
         return tiles * (read * each + ceil(rows / deep) * around)
