@@ -250,7 +250,7 @@ def test_linalg_takes_kernels_of_rows_only() -> None:
 def test_quick_run_of_a_transformers_model(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     path = tmp_path / "out.json"
-    options = ["--quick", "--models", "resnet", "--modes", "training", "--peers", "eager,gflow"]
+    options = ["--quick", "--models", "t5", "--modes", "training", "--peers", "eager,gflow"]
     options += ["--rounds", "1", "--no-first-call", "--json", str(path)]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "transformers", *options],
@@ -263,8 +263,8 @@ def test_quick_run_of_a_transformers_model(tmp_path: Path) -> None:
     (row,) = json.loads(path.read_text())["rows"]
     assert {*row["ms"]} == {"eager", "gflow"}
     assert row["difference"]["gflow"] < 1e-4
-    assert "max_pool2d_with_indices.default" in row["aten"]
-    assert "max_pool2d_with_indices ×1" in done.stdout
+    assert any("index_add" in name for name in row["aten"])
+    assert "index_add ×" in done.stdout
 
 
 @pytest.mark.sweep

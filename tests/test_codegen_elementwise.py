@@ -254,3 +254,32 @@ def test_steps_give_the_same_bits_again() -> None:
 
     cases = [make("bits", args, body, rtol=1e-5, atol=1e-2)]
     run_cases(cases, threads=(1, 2), repeat=True)
+
+
+def test_bfloat16_values_are_rounded_once() -> None:
+    """Of exact ops on bfloat16 values, also in float32, the result is stored as it is; other float32 values round."""
+    bits = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16)
+    values = bits.view(torch.bfloat16)  # all: subnormal ones, infinities, NaN
+
+    def narrow(x: ir.Value) -> ir.Value:
+        return b("convert", x, dtype="bf16")
+
+    def body(x: ir.Value, y: ir.Value) -> list[ir.Value]:
+        wide, z = b("convert", x, dtype="f32"), b("convert", y, dtype="f32")
+        negative = b("compare", wide, full(0.0, wide), predicate="lt")
+        found = [b("select", negative, full(c, wide), wide) for c in (0.0, 0.1, 3.0e38)]
+        found += [b("select", negative, z, b("neg", b("abs", wide))), b("maximum", wide, z)]
+        found += [b("select", negative, b("mul", wide, full(1.001, wide)), z)]
+        return [*map(narrow, found), b("minimum", b("neg", x), y), b("abs", x)]
+
+    args = [Arg((1 << 16,), "bf16", values=v) for v in (values, values.flip(0).roll(7))]
+    case = make("exact", args, body)
+    (got,) = run_cases([case])
+    for n, want in (
+        (0, torch.where(values < 0, torch.zeros_like(values), values)),
+        (7, values.abs()),
+    ):
+        assert torch.equal(got[n].view(torch.int16), want.view(torch.int16))
+    assert case.program is not None
+    ((text,),) = [case.program.kernels.values()]
+    assert text.count("cvtneps2bf16.512") == 3  # of 0.1, 3e38 and of the product

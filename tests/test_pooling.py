@@ -1,5 +1,5 @@
 """Pooling in graphs. Maxima are the same bit for bit; where nothing reads their positions, and windows are small, they
-are slices on the CPU."""
+are slices on the CPU; between convolutions they are gflow's kernels."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from codegen_harness import Arg, Case, compile_case, copies, make
 from torch.nn import functional as F
 
 from gflow import nn
+from gflow.dialects import builder
+from gflow.dialects.mlir import ir
+from gflow.runtime import Executable
 
 
 class Call(nn.Graph):
@@ -130,3 +134,67 @@ def test_no_copies_between_convolutions() -> None:
     ]
     assert len(lines) == 4
     assert all('layout = "N*C"' in line for line in lines)
+
+
+#: window, stride, padding, dilation, ceil_mode
+WINDOWS = [
+    (3, 2, 1, 1, False),
+    (2, 2, 0, 1, False),
+    (3, 1, 1, 2, False),
+    (2, 3, 1, 2, True),
+    (3, 3, 0, 1, True),
+]
+POOLS = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+
+
+def own_case(x: torch.Tensor, dy: torch.Tensor, window: tuple[int, ...], own: bool) -> Case:
+    """Maxima, their positions, and the gradient for `dy`, channels last. own: the positions are those found here."""
+    spatial = x.dim() - 2
+    kernel, stride, padding, dilation = ((n,) * spatial for n in window[:4])
+    attrs = {"kernel": kernel, "stride": stride, "padding": padding, "layout": "N*C"}
+    attrs |= {"dilation": dilation, "ceil_mode": bool(window[4])}
+    given = [v.movedim(1, -1).contiguous() for v in (x, dy)]
+
+    def body(x: ir.Value, dy: ir.Value, *positions: ir.Value) -> list[ir.Value]:
+        found = builder.build_op("max_pool", [x], attrs | {"positions": "plane"}).results
+        shape = {"shape": tuple(given[0].shape)}
+        of = positions[0] if positions else found[1]
+        return [*found, *builder.build_op("max_pool_grad", [dy, of], attrs | shape).results]
+
+    kind = "f32" if x.dtype == torch.float32 else "bf16"
+    args = [Arg(tuple(v.shape), kind, values=v) for v in given]
+    if not own:
+        place = torch.zeros(given[1].shape, dtype=torch.int64)
+        args.append(Arg(tuple(place.shape), "i64", values=place))
+    return make("max_pool", args, body)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(2, 5, 11), (2, 1, 9, 8), (3, 70, 9, 11), (2, 21, 6, 5, 7)], ids=str
+)
+def test_own_kernels(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Channels-last maxima, positions and gradients have eager's bits, with ties, NaN and windows of infinities."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randint(-3, 4, shape, generator=generator).to(dtype)
+    x[0, 0, 2], x[1, :, 1], x[-1, -1] = float("nan"), float("nan"), -float("inf")
+    for window in WINDOWS:
+        leaf = x.clone().requires_grad_()
+        y, positions = POOLS[x.dim() - 2](leaf, *window, return_indices=True)
+        dy = torch.randint(-4, 5, y.shape, generator=generator).to(dtype)
+        case = own_case(x, dy, window, True)
+        program = compile_case(case)
+        assert len(program.kernels) == 2
+        got = Executable(program)(copies(case.args))
+        (dx,) = torch.autograd.grad(y, leaf, dy)
+        for g, want in zip(got, (y.detach(), positions, dx)):
+            torch.testing.assert_close(g.movedim(-1, 1), want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_positions_from_elsewhere() -> None:
+    """Positions that no pooling of the program found may be anywhere: their gradient is PyTorch's."""
+    x, dy = torch.randn(1, 3, 8, 8), torch.ones(1, 3, 4, 4)
+    case = own_case(x, dy, (2, 2, 0, 1, False), False)
+    got = Executable(compile_case(case))(copies(case.args))[2]
+    assert torch.equal(got[0, 0, 0], torch.full((3,), 16.0))
+    assert got.sum() == dy.sum()

@@ -24,6 +24,9 @@ PARTS = {BF16X6: 3, BF16: 1}
 #: strip
 AMX_LANES, TAIL = 2 * ANY.lanes, 64
 
+#: cache lines from which on rows that begin in few cache sets are moved apart by one line
+_APART = 4
+
 #: bytes at the start of scratch that hold the number of the next share, alone on its cache line
 HEAD = 64
 
@@ -258,6 +261,12 @@ class GradientBlocks:
         entry = 8 * (1 + self.positions)
         return entry * (-(-self.tile[2] // self.positions) + 8)
 
+    @staticmethod
+    def line(outputs: int) -> int:
+        """Bytes between the words of an entry and those of the next one. Long lines are in different cache sets."""
+        size = ITEM * outputs
+        return size + (ANY.line if at_most(size) >= _APART * ANY.line else 0)
+
     def scratch(self, taps: int, inputs: int, outputs: int) -> tuple[int, int, int, int]:
         """Bytes of the numbers of entries, of all entries of the table, of zeros, and of words of a block.
 
@@ -267,7 +276,7 @@ class GradientBlocks:
             taps: positions of the convolution's kernel.
             inputs, outputs: channels.
         """
-        words = 0 if self.positions == 1 else ITEM * outputs * -(-self.tile[2] // 2)
+        words = 0 if self.positions == 1 else self.line(outputs) * -(-self.tile[2] // 2)
         return _whole(8 * taps), _whole(taps * self.each), _whole(self.item * inputs), _whole(words)
 
 

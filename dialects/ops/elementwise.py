@@ -126,7 +126,7 @@ OPS: tuple[OpDef, ...] = (
     _binary("atan2", "The angle of the point (b, a), as in `torch.atan2`", "float", {"f": "vmath:atan2"}, _LIB + "atan2({0}, {1})", 24, amp="deny"),
     _binary("copysign", "a's magnitude with b's sign", "float", {"f": "vmath:copysign"}, _LIB + "copysign({0}, {1})", amp="clear"),
     OpDef("fma", "elementwise", "a * b + c, rounded once", ("a", "b", "c"), infer=_same("float"), dtypes="float",
-          cpu={"f": "math.fma {0}, {1}, {2} : {t}"}, triton={"*": "tl.fma({0}, {1}, {2})"}, cost=2,
+          cpu={"f": "math.fma {0}, {1}, {2} : {t}"}, triton={"*": "tl.fma({0}, {1}, {2})"}, cost=2, amp="promote",
           sharding=ShardingRule(factors.elementwise((0, 2), (1, 2)))),
     # -- bits and logic
     _binary("and", "Bitwise and; logical on i1", "bits", {"*": "arith.andi {0}, {1} : {t}"}, "({0} & {1})"),

@@ -42,3 +42,36 @@ func.func @rows(%a: tensor<4x8xf32>, %b: tensor<4x8xf32>, %w: tensor<8x8xf32>) -
   %4 = "gflow.exp"(%2) : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return %3, %4 : tensor<4xf32>, tensor<4x8xf32>
 }
+
+// The deviations of a batch norm: their sum and sum of squares are made as they are computed, so nothing is rounded.
+// What the norm gives, by a multiply-add for each channel, is rounded for the ReLU, the product and all others.
+// CHECK-LABEL: func.func @norm(
+// CHECK:         %[[k:.+]] = "gflow.broadcast"(%arg2)
+// CHECK-NEXT:    %[[y:.+]] = "gflow.convert"(%{{.+}}) {dtype = "f32"} : (tensor<4x8xbf16>) -> tensor<4x8xf32>
+// CHECK-NEXT:    %[[d:.+]] = "gflow.sub"(%[[y]], %[[k]]) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+// CHECK-NEXT:    %[[s:.+]] = "gflow.reduce"(%[[d]])
+// CHECK-NEXT:    %[[q:.+]] = "gflow.mul"(%[[d]], %[[d]]) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+// CHECK-NEXT:    %[[ss:.+]] = "gflow.reduce"(%[[q]])
+// CHECK-NEXT:    %[[c:.+]] = "gflow.broadcast"(%arg3)
+// CHECK-NEXT:    %[[e:.+]] = "gflow.sub"(%[[y]], %[[c]]) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+// CHECK-NEXT:    %[[n:.+]] = "gflow.fma"(%[[e]], %[[c]], %[[k]]) : (tensor<4x8xf32>, tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+// CHECK-NEXT:    %[[h:.+]] = "gflow.convert"(%[[n]]) {dtype = "bf16"} : (tensor<4x8xf32>) -> tensor<4x8xbf16>
+// CHECK:         %[[r:.+]] = "gflow.maximum"(%[[h]], %{{.+}}) : (tensor<4x8xbf16>, tensor<4x8xbf16>) -> tensor<4x8xbf16>
+// CHECK-NEXT:    "gflow.matmul"(%[[r]], %{{.+}})
+// CHECK:         "gflow.exp"(%{{.+}}) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+func.func @norm(%x: tensor<4x8xf32>, %w: tensor<8x8xf32>, %k: tensor<8xf32>, %c: tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>, tensor<4x8xf32>, tensor<4x8xf32>) {
+  %zero = "gflow.constant"() {value = dense<0.0> : tensor<4x8xf32>} : () -> tensor<4x8xf32>
+  %0 = "gflow.matmul"(%x, %w) : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  %1 = "gflow.broadcast"(%k) {dims = array<i64: 1>, shape = array<i64: 4, 8>} : (tensor<8xf32>) -> tensor<4x8xf32>
+  %2 = "gflow.sub"(%0, %1) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+  %3 = "gflow.reduce"(%2) {dims = array<i64: 0>, kind = "sum"} : (tensor<4x8xf32>) -> tensor<8xf32>
+  %4 = "gflow.mul"(%2, %2) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+  %5 = "gflow.reduce"(%4) {dims = array<i64: 0>, kind = "sum"} : (tensor<4x8xf32>) -> tensor<8xf32>
+  %6 = "gflow.broadcast"(%c) {dims = array<i64: 1>, shape = array<i64: 4, 8>} : (tensor<8xf32>) -> tensor<4x8xf32>
+  %11 = "gflow.sub"(%0, %6) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+  %7 = "gflow.fma"(%11, %6, %1) : (tensor<4x8xf32>, tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+  %8 = "gflow.maximum"(%7, %zero) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+  %9 = "gflow.matmul"(%8, %w) : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  %10 = "gflow.exp"(%8) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %3, %5, %9, %10 : tensor<8xf32>, tensor<8xf32>, tensor<4x8xf32>, tensor<4x8xf32>
+}

@@ -24,7 +24,7 @@ from gflow.dialects.program import KernelGroup, KernelStep, OnKernels, Program
 from .. import aten_ops, aten_pooling, collectives, engine_regions, steps
 from ..collectives import axis_sizes
 from ..placement import arguments, results
-from . import checks, indexing, movement
+from . import checks, indexing, movement, pooling
 from .declarations import declarations
 from .product import halves, quantized
 from .product.convolutions import convolution
@@ -79,7 +79,7 @@ def build_program(
 #: the kinds of choices of ops that gflow's own kernel and an ATen call both support
 _BOTH: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("attention", "attention_grad"), ("attention", "attention_rows")),
-    "take": ("pytorch",),
+    **dict.fromkeys(("take", "max_pool", "max_pool_grad"), ("pytorch",)),
 }
 
 # -- ops
@@ -188,7 +188,8 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "aten": halves.widening_call(aten_ops.call),
     "attention": _attention(aten_ops.attention),
     "attention_grad": _attention(aten_ops.attention_grad),
-    **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), aten_pooling.pool),
+    **dict.fromkeys(("max_pool", "max_pool_grad"), pooling.pool),
+    **dict.fromkeys(("avg_pool", "avg_pool_grad"), aten_pooling.pool),
     "reduce": aten_ops.position,
     "gather": aten_ops.gather,
     "take": indexing.take,

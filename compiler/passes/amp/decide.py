@@ -9,8 +9,9 @@ both forward and backward read it.
 A reader does not need float32 for *plain* values: those computed from half-precision values, parameters, constants and
 per-channel numbers, for example the result of a batch norm. `torch.autocast` stores them in half precision, too. A
 plain value is also rounded if a sum over the batch and other ops read it, since it is stored in any case (a batch norm
-that reads the sum of gradients of two branches). A residual stream that starts at an embedding is not plain: it stays
-in float32, and only contractions read it in half precision.
+that reads the sum of gradients of two branches). One that only such sums read, also through elementwise ops, is not
+stored (the deviations whose sum and sum of squares are the statistics of a batch norm). A residual stream that starts
+at an embedding is not plain: it stays in float32, and only contractions read it in half precision.
 
 A bias that is added to a contraction's result counts as part of the contraction if several ops read the sum.
 """
@@ -18,6 +19,7 @@ A bias that is added to a contraction's result counts as part of the contraction
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +27,9 @@ import numpy as np
 from gflow.compiler.ir.ssa import Body, Op
 from gflow.dialects.amp import AtenAmp, amp_of
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops import OPS
 from gflow.dialects.ops.structure import BARRIER
+from gflow.dialects.types import TensorType
 
 from ..simplify.folding import round_to
 
@@ -219,11 +223,17 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
     count = len(body.values)
     wanted, arithmetic, full = [False] * count, [False] * count, [False] * count
     summed = [False] * count  # over the batch, separately for each channel
+    stored = [
+        False
+    ] * count  # read by other ops than such sums and elementwise ops that only they read
     uses = [0] * count
     for v in body.returned:
-        full[root[v]] = True
+        full[root[v]] = stored[root[v]] = True
     sunk: set[int] = set()
     rounded: set[int] = set()
+
+    def elementwise(o: Op) -> bool:
+        return o.name in OPS and OPS[o.name].category == "elementwise"
 
     def as_half(v: int) -> bool:
         """Whether a value may be stored in half precision only."""
@@ -231,13 +241,18 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
             return False
         if v in known.biased and uses[v] > 1:
             return True
-        if summed[v] and uses[v] > 1 and known.plain[v]:
+        if summed[v] and stored[v] and known.plain[v]:
             return True
         return wanted[v] and (known.plain[v] or not arithmetic[v])
 
     for o in reversed(body.ops):
         kind = known.kinds[o.index].kind
         data = [o.operands[i] for i in known.operands[o.index]]
+        view = bool(o.results) and root[o.results[0]] != o.results[0]
+        within = elementwise(o) and not any(stored[r] for r in o.results)
+        if not (view or within or _is_batch_sum(o, types)):
+            for v in o.operands:
+                stored[root[v]] = True
         for v in data:
             uses[root[v]] += root[o.results[0]] == o.results[0]
         results = [r for r in o.results if types[r].dtype == "f32" and root[r] == r]
@@ -268,7 +283,7 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
                     wanted[x] = True
                     sunk.add(results[0])
                     continue
-        if o.name == "reduce" and _over_batch(o, types[o.operands[0]].rank):
+        if _is_batch_sum(o, types):
             summed[root[o.operands[0]]] = True
         if o.name != "reduce":
             for v in data:
@@ -277,10 +292,12 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
     return sunk, rounded
 
 
-def _over_batch(o: Op, rank: int) -> bool:
-    """Whether a reduction includes the first dimension and keeps another one."""
+def _is_batch_sum(o: Op, types: Sequence[TensorType]) -> bool:
+    """Whether an op is a reduction that includes the first dimension and keeps another one."""
+    if o.name != "reduce":
+        return False
     dims = list(ir.DenseI64ArrayAttr(o.op.attributes["dims"]))
-    return 0 in dims and len(dims) < rank
+    return 0 in dims and len(dims) < types[o.operands[0]].rank
 
 
 def _parameters(function: func.FuncOp, body: Body) -> list[int]:

@@ -28,7 +28,7 @@ def value(w: Writer, i: int, lanes: int) -> str:
     if wide is None:
         ty = sc.register_dtype(node.dtype)
         if node.op == "const" and is_plain(node.attrs["value"], node.dtype):
-            wide = w.const(node.attrs["value"], f"vector<{lanes}x{ty}>")
+            wide = sc.constant(w, node.attrs["value"], node.dtype, lanes)
         else:
             wide = w(f"vector.broadcast {name} : {ty} to vector<{lanes}x{ty}>")
         w.env[i, lanes, -1] = wide
@@ -54,7 +54,7 @@ def _evaluate(w: Writer, i: int, node: Node, lanes: int) -> str:
         case "const":
             if not is_plain(node.attrs["value"], node.dtype):
                 return _constant_word(w, i, node)
-            return w.const(node.attrs["value"], sc.register_type(node.dtype, lanes))
+            return sc.constant(w, node.attrs["value"], node.dtype, lanes)
         case "index":
             return _index(w, node.slot, lanes)
         case "random":

@@ -6,6 +6,7 @@ integers as signless ones, i1 as i1.
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from gflow.dialects.ops import OPS
@@ -62,6 +63,10 @@ def bf16_bits(e: Emitter, x: str, lanes: int) -> str:
     """The bfloat16 nearest to `x` (f32), as the low 16 bits of an i32; NaN stays NaN."""
     if x in e.bf16_values:
         return e.bf16_values[x]
+    if x in e.exact:
+        i32 = shaped("i32", lanes)
+        raw = e(f"arith.bitcast {x} : {shaped('f32', lanes)} to {i32}")
+        return e(f"arith.shrui {raw}, {e.const(16, i32)} : {i32}")
     return _rounded_by_avx512(e, x) if lanes == _LANES else e(_rounded(e, x, lanes))
 
 
@@ -177,7 +182,9 @@ def elementwise(
         return compare(e, attrs["predicate"], args[0], args[1], arg_dtypes[0], lanes)
     ty = register_type(dtype, lanes)
     if name == "select":
-        return select(e, args[0], args[1], args[2], ty, lanes)
+        found = select(e, args[0], args[1], args[2], ty, lanes)
+        _note_exact(e, found, dtype, args[1:])
+        return found
     operand_ty = register_type(arg_dtypes[0], lanes)
     if name == "is_nan":
         return e(f"arith.cmpf uno, {args[0]}, {args[0]} : {operand_ty}")
@@ -202,7 +209,31 @@ def elementwise(
         value = _INTEGER[rule.removeprefix("int:")](e, args, source, lanes)
     else:
         value = e(rule.format(*args, t=operand_ty))
+    if name in _EXACT and _note_exact(e, value, dtype, args) and dtype == "bf16":
+        return value
     return round_half(e, value, dtype, lanes) if dtype in HALVES else value
+
+
+#: ops whose result is a bfloat16 value if their operands are
+_EXACT = frozenset(
+    name for name, op in OPS.items() if op.category == "elementwise" and op.amp == "clear"
+)
+
+
+def _note_exact(e: Emitter, x: str, dtype: str, args: list[str]) -> bool:
+    """Note that an exact op's result is a bfloat16 value if its operands are, and return whether it is."""
+    known = dtype in ("f32", "bf16") and all(a in e.bf16_values or a in e.exact for a in args)
+    if known:
+        e.exact.add(x)
+    return known
+
+
+def constant(e: Emitter, value: float | int | bool, dtype: str, lanes: int) -> str:
+    """A constant of an element type in registers."""
+    found = e.const(value, register_type(dtype, lanes))
+    if dtype in ("f32", "bf16") and not struct.unpack("<I", struct.pack("<f", value))[0] & 0xFFFF:
+        e.exact.add(found)
+    return found
 
 
 def _div_parts(e: Emitter, args: list[str], dtype: str, lanes: int) -> tuple[str, str, str]:

@@ -40,6 +40,8 @@ class Emitter:
         self.externals: set[str] = set()  # functions called, for `vmath.declarations`
         #: float32 values that are bfloat16 values, and the i32 whose lower half has their bits
         self.bf16_values: dict[str, str] = {}
+        #: other float32 values that are bfloat16 values
+        self.exact: set[str] = set()
 
     def fresh(self, prefix: str = "v") -> str:
         """A new SSA name, `%v12`."""

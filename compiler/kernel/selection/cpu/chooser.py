@@ -262,8 +262,9 @@ OTHERS: Mapping[str, str] = {
         ("iota", "pad", "concatenate", "reverse", "index_copy", "take", "quantized_matmul", CHECK),
         "kernel",
     ),
+    **dict.fromkeys(("max_pool", "max_pool_grad"), "kernel"),
     **dict.fromkeys(_CALLS, "pytorch"),
-    **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), "pytorch"),
+    **dict.fromkeys(("avg_pool", "avg_pool_grad"), "pytorch"),
     **dict.fromkeys((START, SHARD, ENGINE), "pytorch"),
     **dict.fromkeys(("reduce", "gather", "index_add"), "pytorch"),
 }

@@ -90,9 +90,7 @@ def loops_of(k: Kernel) -> Loops:
         split = pieces < _FEW and _one_pass(k) and reduced >= 4096
         cached = 0 if split else len(_worth_keeping(k, vector))
     else:
-        unroll = _tiling(k, vector, lanes)
-        tiles = pieces * -(-length // (unroll * lanes))
-        split = tiles < 2 * _FEW and _one_pass(k) and reduced >= 64
+        unroll, split = _columns(k, vector, lanes, pieces, reduced)
     return _loops(k, (*order, vector), lanes, unroll, split, cached)
 
 
@@ -247,13 +245,34 @@ def _reduces(k: Kernel) -> bool:
     return any(n.op == "reduce" for n in k.nodes)
 
 
-def _tiling(k: Kernel, vector: int, lanes: int) -> int:
-    """The number of vectors that a column reduction accumulates side by side.
+def _columns(k: Kernel, vector: int, lanes: int, pieces: int, reduced: int) -> tuple[int, bool]:
+    """The vectors that a column reduction accumulates side by side, and whether threads share the reduced dimensions.
+
+    Where they do, what follows the reductions is computed for one vector at a time, after all partial results: only
+    the ops of the loop are unrolled. That is done for the widest tile, if it divides the dimension: each further width
+    is one more kernel to compile.
+
+    Args:
+        pieces: the positions of the kept dimensions without the vectorized one.
+        reduced: those of the reduced dimensions.
+    """
+    sums = [n for n in k.nodes if n.op == "reduce"]
+    every = _tiling(k, vector, lanes, sum(vector in n.dims or n.op == "reduce" for n in k.nodes))
+    loop = _tiling(k, vector, lanes, len(sums) + sum(bool(n.dims & k.reduced) for n in k.nodes))
+    for unroll in (loop, every):
+        tiles = pieces * -(-at_most(k.sizes[vector]) // (unroll * lanes))
+        whole = unroll == _UNROLL and divisor(k.sizes[vector]) % (unroll * lanes) == 0
+        if _one_pass(k) and reduced >= 64 and tiles < 2 * _FEW and (whole or unroll == every):
+            return unroll, True
+    return every, False
+
+
+def _tiling(k: Kernel, vector: int, lanes: int, ops: int) -> int:
+    """The number of vectors of a tile. ops: how many the unrolled code has for a vector.
 
     A tile is several cache lines wide, and its sums are independent of each other. A tile that divides the dimension
     needs no second loop body for the remainder.
     """
-    ops = sum(vector in n.dims or n.op == "reduce" for n in k.nodes)
     most = min(_UNROLL, max(2, _UNROLLED_OPS // ops))
     size, length = divisor(k.sizes[vector]), at_most(k.sizes[vector])
     if length < 2 * lanes or (size % lanes and length < most * lanes):

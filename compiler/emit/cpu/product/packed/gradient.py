@@ -25,11 +25,11 @@ from .windows import DIMENSIONS, SPATIAL, WORD, Windows
 
 #: the function's arguments. rows: output positions. deep: those of a block. beside: output channels of a share. counts:
 #: bytes of the numbers of entries at the start of the table. each: bytes of the entries of a tap. zeros, pairs: the
-#: offsets of zeros and of the words of dy after the table.
+#: offsets of zeros and of the words of dy after the table. line: bytes between words of two entries.
 ARGUMENTS = (
     *("x", "dy", "dw", "table", "tile", "next"),
     *("rows", "images", "inputs", "outputs", "taps", "deep", "beside", "mr", "nr", "counts", "each", "zeros"),
-    *("pairs", "by_position"),
+    *("pairs", "line", "by_position"),
     *(f"{name}_{d}" for name in SPATIAL for d in DIMENSIONS),
 )  # fmt: skip
 _POINTERS = ARGUMENTS[:4]
@@ -155,7 +155,7 @@ class _Gradient(Function):
     @property
     def _line(self) -> str:
         """Bytes of the words of two positions."""
-        return self.mul(self.w["outputs"], ITEM)
+        return self.w["line"]
 
     def _pair(self, first: str, deep: str) -> None:
         """Write this thread's words of dy at two positions of the block; the last position may be alone."""

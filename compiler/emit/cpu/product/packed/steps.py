@@ -92,7 +92,8 @@ def weight_gradient(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None
         "x": b.place(x), "dy": b.place(dy), "dw": target, "table": table, "tile": KernelAddress(name), "next": 0,
         "rows": walk.rows, "images": g.n, "inputs": g.c, "outputs": g.o, "taps": g.taps, "deep": deep,
         "beside": blocks.beside, "mr": height, "nr": width, "counts": counts, "each": blocks.each,
-        "zeros": counts + entries, "pairs": counts + entries + zeros, "by_position": 0, **_spatial(walk),
+        "zeros": counts + entries, "pairs": counts + entries + zeros, "line": blocks.line(g.o),
+        "by_position": 0, **_spatial(walk),
     }  # fmt: skip
     name = f"weight_gradient{suffix}"
     if name not in b.kernels:

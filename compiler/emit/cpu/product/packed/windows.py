@@ -7,7 +7,9 @@ An entry has 1 + mr words of 64 bits. A tap that is outside the input for all ro
 adds zeros. Where it is outside for some rows, these have the address of zeros. An incomplete tile repeats its last row.
 
 Rows are numbered as they lie in memory (by image), or by position: the same position of all images is then side by
-side, and rows of a tile mostly have the same taps outside.
+side, and rows of a tile mostly have the same taps outside. Where positions of the input are quotients, those of a
+dimension with the same remainder are numbered one after another, since they have the same taps; a size that the divisor
+does not divide keeps its order.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ class Windows:
         #: the sizes of rows' coordinates, the fastest first; the slowest one has no bound
         self.sizes = [self._divisor(e.choose(self.by_position, a, b)) for a, b in pairwise(sizes)]
         self.divisors = {d: self._divisor(w[f"divisor_{d}"]) for d in DIMENSIONS if divides}
+        #: by dimension: how many positions have the same remainder, and how far they are apart
+        self.alike = {d: self._alike(d) for d in self.divisors}
         step, self.steps = w["pixel"], {}
         for d in reversed(DIMENSIONS):
             self.steps[d] = step
@@ -160,8 +164,18 @@ class Windows:
         by_position = found[1:]
         by_image = found[:-1]
         image = self._choose(found[0], found[-1])
-        at = [self._choose(a, b) for a, b in zip(by_position, by_image)]
-        return image, dict(zip(reversed(DIMENSIONS), at))
+        found = [self._choose(a, b) for a, b in zip(by_position, by_image)]
+        at = dict(zip(reversed(DIMENSIONS), found))
+        for d, (count, apart) in self.alike.items():
+            rest, number = self._split(at[d], count)
+            at[d] = self.op("addi", self.scaled(number, apart), rest)
+        return image, at
+
+    def _alike(self, d: str) -> tuple[tuple[str, str], str]:
+        e, size, by = self.e, self.w[f"output_{d}"], self.w[f"divisor_{d}"]
+        whole = e.compare("eq", e.binary("remui", size, by), 0)
+        apart = e.choose(whole, by, 1)
+        return self._divisor(e.binary("divui", size, apart)), apart
 
     # -- vectors
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from gflow.compiler.targets.processors import Processor
+from gflow.compiler.targets.processors import ANY, Processor
 from gflow.dialects.extents import at_most, varies
 from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
@@ -151,7 +151,10 @@ def gradient_in_place(
         height, vectors = tile
         tiles = ceil(g.o / height) * ceil(g.c / (vectors * LANES))
         loads = height + vectors + 2
-        fetched = ITEM * (LANES * vectors + height) / p.fetched
+        # a position's gradients of outputs are a part of a cache line, the rest of which is read while it is in the
+        # cache about every second time
+        part = ITEM * height
+        fetched = (ITEM * LANES * vectors + (part + max(part, ANY.line)) / 2) / p.fetched
         each = max(height * vectors / p.issued, loads / p.loaded, p.latency, fetched)
         around = p.around + height * vectors * p.finishing
         return tiles * (read * each + ceil(rows / deep) * around)
@@ -204,7 +207,7 @@ def part_of_taps(g: Geometry, walk: Walk, height: int, by_position: bool) -> flo
         beside, left = _along(size, left)
         if size > _FAR * walk.kernel[d] or size * walk.kernel[d] > _COUNTED:
             continue
-        inside = [[_inside(walk, d, x, k) for k in range(walk.kernel[d])] for x in range(size)]
+        inside = [[_inside(walk, d, x, k) for k in range(walk.kernel[d])] for x in _order(walk, d)]
         groups = [inside[x : x + beside] for x in range(0, size, beside)]
         found *= sum(len(rows) * sum(map(any, zip(*rows))) for rows in groups)
         found /= size * walk.kernel[d]
@@ -216,6 +219,16 @@ def _along(size: int, rows: int) -> tuple[int, int]:
     if rows >= size or (size % rows and size < 4 * rows):  # mostly across a border
         return size, max(ceil(rows / size), 2 if rows % size else 1)
     return rows, 1
+
+
+def _order(walk: Walk, d: int) -> list[int]:
+    """The positions of a dimension in the order of rows: those with the same remainder by the divisor side by side."""
+    size, by = walk.outputs[d], walk.divisor[d]
+    return (
+        [x for first in range(by) for x in range(first, size, by)]
+        if size % by == 0
+        else [*range(size)]
+    )
 
 
 def _inside(walk: Walk, d: int, x: int, k: int) -> bool:
