@@ -218,9 +218,15 @@ def _counts(x: Tensor, model: torch.nn.Linear) -> Any:
     return x, _selected(x).shape[0]
 
 
+def _takes_a_gradient(x: Tensor, model: torch.nn.Linear) -> Any:
+    chosen = model.bias.masked_select(x > 0)
+    return torch.autograd.grad(chosen, model.bias, torch.ones(9))
+
+
 @pytest.mark.parametrize(
     ("build", "found"),
     [
+        (_takes_a_gradient, "a gradient for a result whose shape depends on values"),
         (_feeds_backward, "the gradient of model.weight is computed from it"),
         (_feeds_state, "parameter 'model.bias' is computed from it"),
         (_branches, r"Python, or an op, asks for u0 > 2, .*aten.index.Tensor, .*test_tail.py"),

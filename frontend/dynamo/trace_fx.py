@@ -27,6 +27,7 @@ from gflow.tracing.data.values import (
     TraceValue,
     values_in,
 )
+from gflow.tracing.dispatch.eager_random import depends_on_layouts
 from gflow.tracing.dispatch.failures.checks import CHECKS, QUANTIZING
 from gflow.tracing.dispatch.symbols.held_numbers import NUMBERS, number_problem
 from gflow.tracing.dispatch.symbols.number_nodes import Number, number_of
@@ -48,7 +49,6 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^L\['(?P<name>\w+)'\]\.?")
 #: how AOTAutograd's descriptions of the values that a forward saves begin
 _SAVED = "SavedForBackwards"
-_DRAWS = torch.Tag.nondeterministic_seeded
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: exclusive upper bound of dimensions of the IR, including stand-ins
 _LARGE = 1 << 62
@@ -355,7 +355,7 @@ class _Converter:
                 f"{target} with a storage_offset, which counts from where the memory begins that an argument lies in"
             )
         kwargs = {k: self._resolve(v, kinds[k]) for k, v in node.kwargs.items()}
-        if _DRAWS in target.tags and not all(map(_is_row_major, values_in(args))):
+        if depends_on_layouts(target) and not all(map(_is_row_major, values_in(args))):
             raise Untraceable(
                 f"{target} of a tensor that is not contiguous, which draws numbers in another order"
             )

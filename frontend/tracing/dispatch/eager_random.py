@@ -113,14 +113,20 @@ def _drawn(
 
 
 def _dropout(x: Tensor, p: float, train: bool | None) -> Any:
-    """As eager's dropout on the CPU, which draws nothing where it keeps or drops all elements, or there are none."""
-    if train is False or p in (0, 1):
-        return NotImplemented
-    if x.numel() == 0:
+    """As eager's dropout on the CPU, which draws nothing where it keeps or drops all elements, or there are none.
+    ATen's `native_dropout` would."""
+    if train is False or p == 0 or x.numel() == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
     mask = _drawn("bernoulli_", torch.empty_like(x), (1.0 - p,), torch.bool)
     noise = aten._to_copy.default(mask, dtype=x.dtype) / (1.0 - p)
     return x * noise, mask
+
+
+def depends_on_layouts(func: Any) -> bool:
+    """Whether an op draws numbers through ATen in an order that depends on its operands' layouts."""
+    return torch.Tag.nondeterministic_seeded in func.tags and func is not draw
 
 
 def check_layouts(func: Any, args: Sequence[Any]) -> None:
@@ -130,9 +136,9 @@ def check_layouts(func: Any, args: Sequence[Any]) -> None:
     Raises:
         GraphTraceError: an operand is not row-major.
     """
-    if torch.Tag.nondeterministic_seeded not in func.tags or func is draw:
-        return
-    if any(isinstance(a, Tensor) and not a.is_contiguous() for a in args):
+    if depends_on_layouts(func) and any(
+        isinstance(a, Tensor) and not a.is_contiguous() for a in args
+    ):
         raise GraphTraceError(
             f"{func} draws random numbers of eager (eager_random) for a tensor that is not contiguous, and a program "
             "would draw them in another order; pass a copy (.contiguous())"
