@@ -101,6 +101,8 @@ class GraphConfig(OneFlowSwitches):
             options = replace(
                 options, tune=wanted, tune_libraries=libraries, race_products=wanted and libraries
             )
+        if "eager_random" in self._own:
+            options = replace(options, eager_random=self._own["eager_random"])
         switches = dict(self._switches)
         zero = self._own.get("zero")
         if zero is not None and zero[0] and world_size() > 1:
@@ -178,6 +180,16 @@ class GraphConfig(OneFlowSwitches):
         return options is None or (
             options.target == "cpu" and not any(getattr(options.passes, name) for name in fixed)
         )
+
+    def enable_eager_random(self, mode: bool = True) -> None:
+        """Whether random ops draw the numbers that eager ops draw, from PyTorch's generator and in program order, and
+        leave it in the state in which eager leaves it (docs/random.md). They then run through ATen, on the CPU only. By
+        default, kernels compute numbers of their own, which is faster.
+
+        Raises:
+            GraphError: `mode` is no bool.
+        """
+        self._update(self._own, {"eager_random": flag("enable_eager_random", mode)})
 
     def enable_amp(self, mode: bool = True, *, dtype: torch.dtype = torch.float16) -> None:
         """Mixed precision: contractions in `dtype` (float16 or bfloat16), everything else in float32.

@@ -79,9 +79,12 @@ def _give_back_names() -> None:
 def _replace_backends(name: str) -> None:
     import torch._dynamo.testing
     import torch._inductor.compile_fx
+    import torch._inductor.config
     from torch._dynamo.backends import registry
 
     chosen = registry.lookup_backend(name)
+    # as PyTorch's test runner does with Inductor (PYTORCH_TEST_WITH_INDUCTOR): tests compare with eager's numbers
+    torch._inductor.config.fallback_random = True
     for replaced in REPLACED:
         registry.lookup_backend(replaced)
         registry._COMPILER_FNS[replaced] = chosen

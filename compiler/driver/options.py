@@ -34,6 +34,7 @@ class CompileOptions:
         reproducer_dir: the directory of reproducers of failing passes; "" for the one in `GFLOW_REPRODUCER_DIR`.
         tune: choose between variants of a GPU kernel by timing them on the device, if it is present.
         tune_libraries: include calls of PyTorch's libraries among the variants.
+        eager_random: draw the random numbers of eager ops, from PyTorch's generator and through ATen (on the CPU).
         race_products: choose between gflow's own kernel and the library's for CPU products by timing them.
         racing: how CPU kernels are timed; None to choose by the cost model.
         on_phase: called when a phase begins, with its name ("passes", "codegen") and the pass's name or "".
@@ -51,6 +52,7 @@ class CompileOptions:
     reproducer_dir: str = ""
     tune: bool = False
     tune_libraries: bool = True
+    eager_random: bool = False
     race_products: bool = True
     racing: Racing | None = None
     on_phase: Callable[[str, str], None] | None = None

@@ -14,7 +14,8 @@ JSON values are themselves, lists are lists; everything else is an object with o
 
 The layout of operands is the runtime's choice (dense, or a view with strides). The op's results are
 the tensors among the call's flattened results, in their order. A call that draws random numbers
-carries a distinct `unique` attribute, so that cse never merges two.
+carries a distinct `unique` attribute, so that cse never merges two, and takes a result of the draw
+before it as an operand that `args` does not mention, so that draws keep their order.
 """
 
 from __future__ import annotations

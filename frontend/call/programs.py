@@ -288,6 +288,7 @@ class Programs:
             tail=tail,
             known=known,
             truths=self._truths(options) if known else None,
+            eager_random=options.eager_random,
         )
         kind = type(self).__name__
         state.building = True

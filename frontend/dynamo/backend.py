@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from gflow.lowering.dtypes import LoweringError, Unsupported
 from gflow.runtime.arena import Arena
 from gflow.tracing.context.saved_hooks import eager_within_hooks
 from gflow.tracing.data.sizes import Fixed
+from gflow.tracing.dispatch.eager_random import decompositions
 
 from .margin_losses import with_margin_losses
 from .overlaps import with_results_apart, written_in_memory
@@ -68,6 +70,7 @@ def gflow(
     if mode not in (None, "default"):
         raise ValueError(f"backend 'gflow' has no mode {mode!r}; leave it out")
     chosen = _options(options)
+    chosen = replace(chosen, eager_random=_as_eager(chosen, example_inputs))
     shared = updated_in_shared_memory(module)
     if shared is not None:
         _log.warning(SHARED, *shared)
@@ -83,6 +86,7 @@ def gflow(
         bw_compiler=backward,
         inference_compiler=forward,
         partition_fn=partition,
+        decompositions=decompositions() if chosen.eager_random else None,
         keep_inference_input_mutations=True,
     )
     with scalar_updates_kept(module), remainders_specialized(), RefusedCalls():
@@ -96,6 +100,17 @@ def gflow(
             ),
         )
     return eager_within_hooks(module, apart_in_each_call(module, compiled))
+
+
+def _as_eager(options: CompileOptions, example_inputs: Sequence[Any]) -> bool:
+    """Whether random ops draw eager's numbers: by the option, or, for graphs on the CPU, by Inductor's switch of this
+    meaning."""
+    if options.eager_random:
+        return True
+    config = sys.modules.get("torch._inductor.config")  # nobody has set it if it is not loaded
+    if config is None or not config.fallback_random:
+        return False
+    return all(t.device.type == "cpu" for t in example_inputs if isinstance(t, torch.Tensor))
 
 
 def _options(given: Any) -> CompileOptions:

@@ -19,7 +19,15 @@ from gflow.dialects.records import record
 from gflow.dialects.types import share_memory
 from gflow.tracing.data.sizes import Fixed
 from gflow.tracing.data.trace import Trace
-from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
+from gflow.tracing.data.values import (
+    SourceLoc,
+    TraceInput,
+    TraceOp,
+    TraceOutput,
+    TraceValue,
+    values_in,
+)
+from gflow.tracing.dispatch.eager_random import depends_on_layouts
 from gflow.tracing.dispatch.failures.checks import CHECKS, QUANTIZING
 from gflow.tracing.dispatch.symbols.held_numbers import NUMBERS, number_problem
 from gflow.tracing.dispatch.symbols.number_nodes import Number, number_of
@@ -347,6 +355,10 @@ class _Converter:
                 f"{target} with a storage_offset, which counts from where the memory begins that an argument lies in"
             )
         kwargs = {k: self._resolve(v, kinds[k]) for k, v in node.kwargs.items()}
+        if depends_on_layouts(target) and not all(map(_is_row_major, values_in(args))):
+            raise Untraceable(
+                f"{target} of a tensor that is not contiguous, which draws numbers in another order"
+            )
         if self.takes:
             check_taken(target, args, kwargs)
         self._check_numbers(node, args, kwargs)
@@ -689,11 +701,16 @@ def _memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ..
 
 
 def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    own = _row_major(shape)
-    return (
-        all(s == o or n == 1 for s, o, n in zip(strides, own, shape))
-        or _memory_order(shape, strides) is not None
-    )
+    return _are_row_major(shape, strides) or _memory_order(shape, strides) is not None
+
+
+def _are_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether strides are row-major."""
+    return all(s == o or n == 1 for s, o, n in zip(strides, _row_major(shape), shape))
+
+
+def _is_row_major(value: TraceValue) -> bool:
+    return _are_row_major(value.shape, value.strides)
 
 
 def _place(node: torch.fx.Node, phase: str) -> str:

@@ -176,6 +176,11 @@ def _lowered_and_compiled(
             _check_shared(trace)
     options.timing["lower"] = time.perf_counter() - start
     takes_rng = _argument_count(module) > len(trace.inputs)
+    if takes_rng and options.eager_random:
+        raise GraphTraceError(
+            f"{trace.name}: an op draws random numbers of gflow's own, and the option eager_random asks for those of "
+            "eager, which gflow does not draw for this op. Draw them outside, and pass them in."
+        )
     return (_compile(module, options, trace, takes_rng, name), takes_rng), shardings
 
 

@@ -284,7 +284,13 @@ class Differentiable(Graph):
         joint = None
         try:
             with building(state.name, kind, state.debug, state.table, reading.frames):
-                request = TraceRequest(state.name, call, state.table, reached=reading.reached)
+                request = TraceRequest(
+                    state.name,
+                    call,
+                    state.table,
+                    reached=reading.reached,
+                    eager_random=options.eager_random,
+                )
                 joint = trace_graph(request)
                 guard, given = reading.guard(joint)
                 seen = self._seen

@@ -136,7 +136,7 @@ def _comparable(plan: Plan, where: str) -> None:
         if _is_random(op):
             raise GraphError(
                 f"{where}: check_against_eager() cannot compare a step with random numbers, and "
-                f"{describe(op.loc)} draws some ({op.func}): a graph has numbers of its own. Call .eval() on "
+                f"{describe(op.loc)} draws some ({op.func}), which the comparison would draw anew. Call .eval() on "
                 "dropout, or make the numbers outside and pass them in."
             )
 

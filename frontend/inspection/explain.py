@@ -263,7 +263,9 @@ def _fallbacks(ops: list[list[Op | None]], steps: list[Any]) -> list[Fallback]:
         for one, op in zip(members(step), found):
             if not isinstance(one, AtenStep):
                 continue
-            if op is None or op.name == "aten":
+            if one.overload == "gflow.draw.default":
+                why = "random numbers of eager (eager_random)"
+            elif op is None or op.name == "aten":
                 why = "the dialect has no op for it"
             else:
                 why = f"gflow.{op.name} of this type or form has no generated kernel"

@@ -16,6 +16,7 @@ from gflow.dialects.types import row_major_strides
 from gflow.tracing.data.sizes import standing
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import TraceInput, TraceOp, TraceValue
+from gflow.tracing.dispatch.failures.pruning import is_eager_draw
 from gflow.tracing.dispatch.failures.refusals import name_if_refusing
 from gflow.tracing.program.collectives import is_collective
 
@@ -86,10 +87,12 @@ def lower(
                 em.for_onnx = for_onnx or engine not in ("", "xla")
             _lower_op(em, op, values)
         results = [values[o.value.id] for o in trace.outputs]
+        unread = _unread_draw(ops, em, values)
+        results += unread
         if em.order is not None:
             results.append(em.order)
         func_dialect.ReturnOp([r.ir for r in results], ip=ir.InsertionPoint(block))
-        _finish(function, block, trace, em)
+        _finish(function, block, trace, em, len(unread))
         if trace.engines:
             listed = [
                 ir.StringAttr.get(f"{engine}:{name}") for name, engine in trace.engines.items()
@@ -131,13 +134,21 @@ def _live(trace: Trace) -> tuple[list[TraceOp], set[int]]:
     kept = []
     for op in reversed(trace.ops):
         refuses = name_if_refusing(op.func) is not None and op not in trace.proven
-        always = refuses or is_collective(op)
+        always = refuses or is_collective(op) or is_eager_draw(op)
         if always or any(r is not None and r.id in needed for r in op.results):
             kept.append(op)
             _collect(op.args, needed)
             _collect(tuple(op.kwargs.values()), needed)
     kept.reverse()
     return kept, needed
+
+
+def _unread_draw(ops: list[TraceOp], em: Emitter, values: dict[int, Value]) -> list[Value]:
+    """The last draw of eager's random numbers, if nothing reads it: as a result of the function it stays. Earlier ones
+    stay as operands of later ones."""
+    last = next(filter(is_eager_draw, reversed(ops)), None)
+    read = last is None or any(r is not None and r.id in em.needed for r in last.results)
+    return [] if last is None or read else [values[r.id] for r in last.results if r is not None]
 
 
 def _collect(items: Any, ids: set[int]) -> None:
@@ -203,8 +214,8 @@ def _size_of(trace: Trace, given: TraceInput) -> Symbol:
     return other[0] if other and given.name == other[0].name else one
 
 
-def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
-    """Set types and attributes of arguments and results."""
+def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter, unread: int) -> None:
+    """Set types and attributes of arguments and results. unread: how many results nothing reads."""
     arguments = []
     for given in trace.inputs:
         attrs: dict[str, ir.Attribute] = {
@@ -244,6 +255,7 @@ def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
         if out.alias is not None:
             attrs["gflow.alias"] = ir.IntegerAttr.get(i64, out.alias)
         results.append(ir.DictAttr.get(attrs))
+    results += [ir.DictAttr.get({"gflow.name": ir.StringAttr.get("unread")})] * unread
     if em.order is not None:
         order = ir.StringAttr.get("order")
         results.append(ir.DictAttr.get({"gflow.name": order, "gflow.role": order}))

@@ -172,6 +172,7 @@ class Emitter(OpWriter):
         self.current: TraceOp | None = None  # the call that is being lowered
         self.current_results: Sequence[Any] = ()  # the results of the call, as TraceValues
         self.needed: set[int] = set()  # ids of the trace's values that are read
+        self.drawn: Value | None = None  # what PyTorch has drawn last (`gflow.aten` with `unique`)
         self.rng: Value | None = None
         self.order: Value | None = None  # the token of the latest collective
         self.collectives = 0

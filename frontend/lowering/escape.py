@@ -120,7 +120,12 @@ def emit_aten(
         args = [_dense(em, a, ("i64", "i32")) for a in args]
     elif str(func).startswith(_DENSE):
         args = [_dense(em, a) for a in args]
+    drawing = draws_from(func, args, kwargs)
+    if drawing:  # in the order of memory
+        args = [_dense(em, a) for a in args]
     leaves = {id(v): v for v in arg_tree_leaves(*args, **kwargs) if isinstance(v, Value)}
+    if drawing and em.drawn is not None:
+        leaves.setdefault(id(em.drawn), em.drawn)  # it comes after that draw, as in eager
     operands, places = _operands(em, func, list(leaves.values()))
 
     def operand(leaf: Any) -> dict[str, Any] | None:
@@ -133,8 +138,11 @@ def emit_aten(
     if len(list(groupby(types))) > MIXED_GROUPS:
         raise LoweringError(f"{func} gives tensors of more than {MIXED_GROUPS} types in turn")
     attrs: dict[str, Any] = {"overload": str(func), "args": text}
-    if draws_from(func, args, kwargs):
+    if drawing:
         attrs["unique"] = em.uniques
         em.uniques += 1
-    values = iter(em.create("aten", operands, attrs, types))
+    made = em.create("aten", operands, attrs, types)
+    if drawing:
+        em.drawn = made[0]
+    values = iter(made)
     return [None if r is None else next(values) for r in results]

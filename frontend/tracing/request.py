@@ -32,6 +32,7 @@ class TraceRequest:
         known: whether the program may be made for values of integers and masks of the call.
         truths: of the conditions on values that Python asks for, in their order, as far as they are known; None: there
             must be none.
+        eager_random: whether random ops draw the numbers of eager ones.
         reached: modules and other objects that `build()` reaches outside of `table`.
     """
 
@@ -49,6 +50,7 @@ class TraceRequest:
     tail: bool = False
     known: bool = False
     truths: tuple[bool, ...] | None = None
+    eager_random: bool = False
 
     def is_sparse(self, index: int) -> bool:
         """Whether optimizer number `index` updates only the rows that were looked up."""

@@ -57,7 +57,7 @@ class TracedInputs:
             self.locator.home = (code.co_filename, code.co_firstlineno)
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         mode.cache_enabled = False  # `fake_call` caches more calls, by shorter keys
-        self.recorder = Recorder(mode, self.locator)
+        self.recorder = Recorder(mode, self.locator, request.eager_random)
         trained = frozenset(id(p) for o in self.optimizers for p in parameters_of(o))
         self.rewrites = Rewrites(self.recorder, bool(self.optimizers), trained)
         self.rewrites.view_of = self._view if storages else None

@@ -28,6 +28,8 @@ def register(name: str) -> None:
         from ..torch_ops import recurrent  # noqa: F401
     elif name.startswith("gflow.ctc_loss"):
         from ..torch_ops import ctc  # noqa: F401
+    elif name == "gflow.draw.default":
+        from ..torch_ops import draw  # noqa: F401
 
 
 def resolve(name: str) -> Any:

@@ -114,10 +114,13 @@ class Recorder(TorchDispatchMode):
 
     supports_higher_order_operators = True  # to refuse them with their location
 
-    def __init__(self, fake_mode: FakeTensorMode, locator: Locator) -> None:
+    def __init__(
+        self, fake_mode: FakeTensorMode, locator: Locator, eager_random: bool = False
+    ) -> None:
         super().__init__()
         self.fake_mode = fake_mode
         self.locator = locator
+        self.eager_random = eager_random
         self.active = False  # between the functionalization's begin and end
         self.ops: list[TraceOp] = []
         self.inputs: list[TraceInput] = []
@@ -467,6 +470,8 @@ class Recorder(TorchDispatchMode):
             raise item_error(loc)
         if _DRAWS in func.tags:
             self.check_seed(loc)
+            if self.eager_random and (found := self._as_eager(func, args, kwargs)) is not None:
+                return found
         if func in QUANTIZING:
             words = f"{func} gives a quantized tensor, which a graph does not have"
             raise GraphTraceError(
@@ -520,6 +525,21 @@ class Recorder(TorchDispatchMode):
                     self.unknown.setdefault(value, []).append((d, size.text))
         if root is not None:
             self.late.update((r, root) for r in op.results if r is not None)
+
+    def _as_eager(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a drawing op with eager's random numbers; None if the op itself is recorded."""
+        # start-up: few graphs ask for these numbers
+        from . import eager_random
+
+        try:
+            if func in eager_random.DRAWING:
+                with self:
+                    found = eager_random.draw_as_eager(func, *args, **kwargs)
+                return None if found is NotImplemented else found
+            eager_random.check_layouts(func, args)
+        except GraphTraceError as error:
+            raise GraphTraceError(f"{describe(self.locator.here())}: {error}.") from None
+        return None
 
     def _shifted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Operands of a shift, of which PyTorch's kernels take bools as integers, and its shape rules don't."""

@@ -14,8 +14,14 @@ from .refusals import name_if_refusing
 
 
 def has_effect(op: TraceOp) -> bool:
-    """Whether an op is needed even if its results are unused: a collective, or an op that refuses some values."""
-    return is_collective(op) or name_if_refusing(op.func) is not None
+    """Whether an op is needed even if its results are unused: a collective, an op that refuses some values, or a draw
+    of eager's random numbers."""
+    return is_collective(op) or is_eager_draw(op) or name_if_refusing(op.func) is not None
+
+
+def is_eager_draw(op: TraceOp) -> bool:
+    """Whether an op draws random numbers as eager does, and leaves PyTorch's generator in eager's state."""
+    return bool(op.func._schema.name == "gflow::draw")
 
 
 def draws(op: TraceOp) -> bool:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from gflow.errors import GraphTraceError
 
 from ..recorder import describe
 from .proxies import Handler, TensorProxies
+
+if TYPE_CHECKING:
+    from ..symbols.unknown_sizes import UnknownSizes
 
 Tensor = torch.Tensor
 #: up to how many frames are between a call of `Tensor.grad` and its handler
@@ -158,7 +162,46 @@ def _is_leaf(real: Tensor) -> bool:
         return real.is_leaf
 
 
+def _gradients(
+    mode: TensorProxies, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`torch.autograd.grad`, which refuses a gradient whose shape is not that of its result. Of a result whose shape
+    depends on values, a program cannot tell.
+
+    Raises:
+        GraphTraceError: there is such a result, and its gradient has another shape, as far as is known.
+    """
+    words = dict(zip(("outputs", "inputs", "grad_outputs"), args)) | kwargs
+    given = words.get("grad_outputs")
+    if mode.recorder.sizes is None or given is None:
+        return func(*args, **kwargs)
+    for output, gradient in zip(
+        tree_leaves(words["outputs"]), tree_leaves(given, is_leaf=_is_none)
+    ):
+        if gradient is not None and not _fits(mode.recorder.sizes, gradient, output):
+            where = describe(mode.recorder.locator.here())
+            raise GraphTraceError(
+                f"{where}: torch.autograd.grad() takes a gradient for a result whose shape depends on values, and a "
+                "program cannot compare the shapes of the two. Reduce the result to a number first: "
+                "(result * gradient).sum()."
+            )
+    return func(*args, **kwargs)
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None
+
+
+def _fits(sizes: UnknownSizes, gradient: Tensor, output: Tensor) -> bool:
+    """Whether sizes of a result that depend on values are sizes of its gradient, too."""
+    return all(
+        not sizes.is_unknown(n) or (isinstance(m, torch.SymInt) and m.node.expr == n.node.expr)  # type: ignore[attr-defined]
+        for n, m in zip(output.shape, gradient.shape)
+    )
+
+
 HANDLERS: dict[Any, Handler] = {
+    torch.autograd.grad: _gradients,
     Tensor.backward: _backward,
     Tensor.grad.__get__: _gradient,  # type: ignore[union-attr]
     Tensor.grad.__set__: _set_gradient,  # type: ignore[union-attr]

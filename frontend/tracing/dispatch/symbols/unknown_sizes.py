@@ -95,7 +95,8 @@ class UnknownSizes(ShapeEnv):
             f"{self.where()}: Python, or an op, asks for {expr}, where {self._names(expr)} is a size that depends on "
             f"values{made}. A graph is traced once, before values exist: ops whose sizes depend on values run after "
             "the program, and no choice, loop or number of Python can depend on them. Return the tensor and go on "
-            "outside build(), or use a masked form (torch.where, multiplication by a mask)."
+            "outside build(), use a masked form (torch.where; each expert of a mixture on all rows, multiplied by its "
+            "mask), or call the module through gflow.compile instead, which splits it there."
         )
 
     def plain(self, value: Any) -> Any:
