@@ -7,7 +7,7 @@ import pytest
 from benchmarks.kernels import loops
 from gflow.compiler.emit.triton.toolchain.compile import triton_version
 from gflow.compiler.reports.sass.instructions import Instruction, parsed
-from gflow.compiler.reports.sass.kernel import resident
+from gflow.compiler.reports.sass.kernel import KernelTime, resident
 from gflow.compiler.reports.sass.loop_time import LoopTime, loop_time
 from gflow.compiler.reports.sass.work import work_of
 from gflow.compiler.targets.devices import DEVICES
@@ -106,6 +106,38 @@ def test_waits_show_with_one_block_and_hide_behind_others() -> None:
     assert alone.tensor == 128
     assert alone.cycles >= 256  # one after the other
     assert beside.cycles <= 160  # one block's sums beside the other's product
+
+
+def test_blocks_that_issue_first_do_not_leave_the_others_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    product = plain("HGMMA.64x64x16.F32.BF16", "R24, gdesc[UR12], R24, gsb0")
+    wait = plain("WARPGROUP.DEPBAR.LE", "gsb0, 0x0")
+    exponentials = [plain("FFMA"), plain("MUFU.EX2")] * 30
+    body = [*[product] * 8, wait, *exponentials, *[plain("FFMA")] * 120, plain("BRA")]
+    found = run(body, 8, 2)
+    assert 1.1 * max(found.pipes.values()) < found.cycles < run(body, 8, 1).cycles
+    monkeypatch.setattr("gflow.compiler.reports.sass.loop_time._TIMED", 64)
+    assert run(body, 8, 2).cycles == pytest.approx(found.cycles, rel=0.02)
+
+
+def test_the_main_loop_has_no_masks() -> None:
+    plainer, masked = LoopTime({"tensor": 9}, 12, 20, 1), LoopTime({"tensor": 9}, 11, 30, 1)
+    prologue = LoopTime({"tensor": 2}, 5, 10, 1)
+    assert KernelTime(1, 1.0, (masked, prologue, plainer)).main is plainer
+    assert KernelTime(1, 1.0, ()).main is None
+
+
+def test_predictions_follow_from_the_loops() -> None:
+    rows = {"attention_query_grad": {"of ideal": 1.0}, "attention_key_grad": {"of ideal": 1.0}}
+    known = {
+        "attention_128_full_grad": rows,
+        "product_4096": {"matmul": {"of ideal": 2.0, "filled": 0.5}},
+    }
+    (name, rate, share, published, ratio), product = loops.predictions(known)
+    assert (name, rate, share, published) == ("attention_128_full_grad", "564", "71%", "561")
+    assert ratio == "1.01"
+    assert product == ("product_4096", "198", "25%", "", "")
 
 
 def test_a_barrier_waits_for_all_warps() -> None:

@@ -200,6 +200,25 @@ def test_numerics(name: str, dtype: str) -> None:
         _near(a, b, dtype)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("number", [-1e10, -1e30])
+def test_large_negative_biases(dtype: str, number: float) -> None:
+    """Where every key has one, float32 absorbs the scores: weights are equal. A key without it has all weight."""
+    shape = (2, 40, 2, 16)
+    bias = torch.full((2, 1, 1, 40), number)
+    bias[1, ..., 7] = 0.0
+    types = [*[_type(shape, dtype)] * 3, "2x1x1x40xf32"]
+    q, k, v, dy = (torch.randn(shape).to(DTYPES[dtype]) for _ in range(4))
+    y, sums = run_program(compiled(module_text("attention", types, PLAIN)), [q, k, v, bias])
+    _near(y[0], v[0].double().mean(0).expand(40, 2, 16), dtype)
+    assert torch.equal(y[1], v[1, 7].expand(40, 2, 16))
+    types = [types[0], *types[:3], types[0], "2x2x40xf32", types[3]]
+    text = module_text("attention_grad", types, PLAIN)
+    dq, dk, dv = run_program(compiled(text), [dy, q, k, v, y, sums, bias])
+    assert all(bool(g.isfinite().all()) for g in (dq, dk, dv))
+    _near(dv[1, 7], dy[1].double().sum(0), dtype)
+
+
 def test_layouts() -> None:
     """q, k and v as slices of one projection: read where they lie, written as the next one reads."""
 

@@ -1,6 +1,7 @@
 """Main loops of kernels that count, by the model of machine code, beside what was written down: a gate without a GPU.
 
     python -m benchmarks loops [--cases attention_64,product_4096] [--write]
+    python -m benchmarks loops --predictions      # operations a second that follow from the recorded rows
 
 Each case is an op at a size of a real model, compiled for an H100. Of each kernel: blocks of a multiprocessor,
 registers, cycles of an iteration of the main loop, what tensor cores at their full rate need for its block of the op
@@ -23,6 +24,7 @@ from benchmarks.harness.report import table
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.emit.triton.toolchain.compile import triton_version
 from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
+from gflow.compiler.kernel.sizes import cdiv
 from gflow.compiler.reports.sass.kernel import kernel_time
 from gflow.compiler.targets import parse_target
 from gflow.compiler.targets.pipes import PIPES
@@ -45,17 +47,28 @@ _PRODUCTS = {
     "attention_value_grad": 2,
 }
 
+#: TFLOP/s of FlashAttention-3 forward and backward at 16,384 positions on an H100, by channels and causal, as in the
+#: figures of its paper (arXiv:2407.08608)
+_PUBLISHED: Mapping[tuple[int, bool], tuple[int | None, int | None]] = {
+    (64, False): (497, None),
+    (128, False): (648, 561),
+    (128, True): (616, None),
+}
+
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Case:
-    """An op: its name, the types of its operands, its attributes; of attention, channels."""
+    """An op: its name, the types of its operands, its attributes; of attention, channels; of a product, the rows and
+    columns of its result."""
 
     op: str
     types: tuple[str, ...]
     attrs: Mapping[str, Any]
     channels: int = 0
+    rows: int = 0
+    columns: int = 0
 
     def ideal(self, kernel: str, constants: Mapping[str, int], kernels: Set[str]) -> float:
         """Operations of the products that a block of one of its kernels needs an iteration. kernels: all of them."""
@@ -64,6 +77,13 @@ class Case:
         if kernel == "attention_key_grad" and "attention_value_grad" in kernels:
             products -= _PRODUCTS["attention_value_grad"]
         return block * (products * self.channels or constants["BLOCK_K"])
+
+    def filled(self, constants: Mapping[str, int], splits: int, slots: int) -> float:
+        """The share of multiprocessors that a product's tiles keep busy, in whole waves; 1 for attention."""
+        if not self.rows:
+            return 1.0
+        tiles = cdiv(self.rows, constants["BLOCK_M"]) * cdiv(self.columns, constants["BLOCK_N"])
+        return tiles * splits / (cdiv(tiles * splits, slots) * slots)
 
     def program(self) -> Program:
         """It, compiled; with machine code."""
@@ -97,14 +117,18 @@ def _attention(
 
 
 def _product(m: int, n: int, k: int) -> Case:
-    return Case("matmul", (f"{m}x{k}xbf16", f"{k}x{n}xbf16"), {})
+    return Case("matmul", (f"{m}x{k}xbf16", f"{k}x{n}xbf16"), {}, columns=n, rows=m)
 
 
 CASES: dict[str, Case] = {
     **_attention(64), **_attention(128), **_attention(64, causal=False), **_attention(96), **_attention(192),
-    **_attention(256), **_attention(128, of_keys=4),
+    **_attention(256), **_attention(128, of_keys=4), **_attention(96, causal=False), **_attention(128, causal=False),
     **_attention(64, causal=False, mask="2x1x1x4096xf32"), **_attention(64, causal=False, mask="2x1x4096x4096xbf16"),
     "product_4096": _product(4096, 4096, 4096), "product_gpt2": _product(8192, 768, 768),
+    "product_gpt2_qkv": _product(8192, 2304, 768), "product_gpt2_up": _product(8192, 3072, 768),
+    "product_gpt2_down": _product(8192, 768, 3072), "product_bert_out": _product(4096, 768, 768),
+    "product_bert_up": _product(4096, 3072, 768), "product_bert_down": _product(4096, 768, 3072),
+    "product_llama_up": _product(8192, 8192, 2048), "product_llama_down": _product(8192, 2048, 8192),
 }  # fmt: skip
 #: what continuous integration compiles
 CHECKED = (
@@ -143,7 +167,47 @@ def rows_of(case: Case) -> dict[str, Row]:
             "of ideal": round(main.cycles / ideal, 3),
             "bound": main.bound,
         }
+        if case.rows:
+            splits = step.grid[1] if len(step.grid) > 1 else 1
+            slots = device.multiprocessors * time.blocks
+            rows[kernel]["filled"] = round(case.filled(config.constants, splits, slots), 3)
     return rows
+
+
+def predictions(known: Mapping[str, Mapping[str, Row]]) -> list[tuple[str, ...]]:
+    """Operations a second that follow from the main loops in `known`, and FlashAttention-3's where they are published.
+
+    Attention's are counted as usual: two products forward and five backward. What comes before and after the loops,
+    launches, and blocks at the edge of a causal mask are left out.
+    """
+    peak = parse_target(TARGET).device.matmul["f16"] / 1e12
+    found: list[tuple[str, ...]] = []
+    for name, case in CASES.items():
+        rows = known.get(name)
+        if rows is None:
+            continue
+        backward = case.op == "attention_grad"
+        if case.rows:
+            share = min(row["filled"] / row["of ideal"] for row in rows.values())
+        else:
+            apart = "attention_value_grad" in rows
+            taken = sum(
+                row["of ideal"] * (_PRODUCTS[k] - 2 * (apart and k == "attention_key_grad"))
+                for k, row in rows.items()
+            )
+            share = (5 if backward else 2) / taken
+        published: int | None = None
+        plain = len(case.types) in (3, 6) and len(set(case.types[:4])) == 1
+        if plain:  # as many keys as positions, and no bias
+            pair = _PUBLISHED.get((case.channels, bool(case.attrs["causal"])), (None, None))
+            published = pair[int(backward)]
+        found.append(
+            (
+                name, f"{share * peak:.0f}", f"{share:.0%}", str(published or ""),
+                f"{share * peak / published:.2f}" if published else "",
+            )
+        )  # fmt: skip
+    return found
 
 
 def slower(
@@ -194,7 +258,14 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks loops")
     parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)}")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
+    parser.add_argument(
+        "--predictions", action="store_true", help="operations a second, of recorded rows"
+    )
     args = parser.parse_args(argv)
+    if args.predictions:
+        head = "case", "TFLOP/s", "of peak", "FlashAttention-3", "of it"
+        print(table(head, predictions(recorded()["cases"])))
+        return 0
     names = args.cases.split(",")
     if unknown := [name for name in names if name not in CASES]:
         parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}")

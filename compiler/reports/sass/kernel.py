@@ -31,12 +31,13 @@ class KernelTime:
 
     @property
     def main(self) -> LoopTime | None:
-        """The main loop: among the loops with the most products the fastest. Of a masked and an unmasked loop, the
-        unmasked one runs for most iterations."""
+        """The main loop: of the loops with the most products the one with the fewest instructions, which has no masks
+        and runs for most iterations; without products the slowest one."""
         most = max((time.tensor for time in self.loops), default=0.0)
-        found = [time for time in self.loops if time.tensor == most] if most else self.loops
-        key = min if most else max
-        return key(found, key=lambda time: time.cycles, default=None)
+        if not most:
+            return max(self.loops, key=lambda time: time.cycles, default=None)
+        found = [time for time in self.loops if time.tensor == most]
+        return min(found, key=lambda time: time.instructions)
 
 
 def resident(code: DeviceCode, device: Device) -> int:

@@ -22,8 +22,8 @@ from gflow.dialects.records import record
 from .instructions import Instruction, is_product
 from .work import QUARTERED, Work, work_of
 
-#: iterations before the timed ones, which fill the pipeline, and timed iterations
-_BEFORE, _TIMED = 4, 4
+#: iterations of the fastest block before the timed ones, which fill the pipeline, and timed iterations of a block
+_BEFORE, _TIMED = 8, 8
 #: cycles after issue until an instruction has read its operands
 _READ = 10
 _LAST = re.compile(r"(0x[0-9a-f]+)\s*$")
@@ -115,7 +115,10 @@ class _Machine:
     works: list[Work]
 
     def run(self, warps: int, blocks: int) -> float:
-        """Cycles per iteration and block, after the iterations that fill the pipeline."""
+        """Cycles per iteration and block, while all blocks run. Older blocks issue first, so they are not equally fast.
+
+        Time ends after as many instructions as `_TIMED` iterations of all blocks have; no block stops before.
+        """
         quarters = self.pipes.quarters
         self.issue = [0.0] * quarters
         self.busy = {(pipe, q): 0.0 for pipe in QUARTERED for q in range(quarters)}
@@ -128,19 +131,22 @@ class _Machine:
             for w in range(warps)
         ]
         heapq.heapify(queue)
-        ends: dict[int, float] = {}
-        while queue:
+        filling, begin, left = True, 0.0, _TIMED * len(self.body) * warps * blocks
+        while True:
             now, order, warp = heapq.heappop(queue)
             at = self._earliest(warp)
             if at > now:
                 heapq.heappush(queue, (at, order, warp))
                 continue
             for freed in self._issue(warp, now, warps):
-                if freed.at == 0:
-                    ends[freed.turn] = max(ends.get(freed.turn, 0.0), freed.ready)
-                if freed.turn < _BEFORE + _TIMED:
-                    heapq.heappush(queue, (freed.ready, freed.block * warps + freed.number, freed))
-        return (ends[_BEFORE + _TIMED] - ends[_BEFORE]) / (_TIMED * blocks)
+                filling = filling and freed.turn < _BEFORE
+                heapq.heappush(queue, (freed.ready, freed.block * warps + freed.number, freed))
+            if filling:
+                begin = now
+                continue
+            left -= 1
+            if not left:
+                return (now - begin) / (_TIMED * blocks)
 
     def _key(self, warp: _Warp) -> tuple[str, int]:
         pipe = self.works[warp.at].pipe

@@ -48,6 +48,9 @@ _LEAST_BIASED = 2.0**-20
 _SPLIT = 128
 #: from so many channels on, the forward requests the scores of the next block before the exponentials of this one
 _AHEAD = 128
+#: with so many channels in the second of two parts, it does not where there are loops with masks: registers do not
+#: suffice for both
+_LARGE_REST = 64
 #: with more channels, the gradient of v requests the scores of the next block before the exponentials of this one
 _AHEAD_VALUES = 192
 #: sizes that are multiples of this have no incomplete last block
@@ -67,6 +70,8 @@ def attention(b: Builder, o: Op) -> None:
     # loops for windows and documents leave too few registers, except where blocks have few keys
     room = call.channels > _AHEAD or not call.sizes["EDGES"]
     able = call.q.dtype in HALVES and b.target.has(MMA_SHARED)
+    masked = any(bound is not None for bound in bounds(call.attrs))
+    room = room and not (masked and call.sizes["REST_D"] >= _LARGE_REST)
     ahead = able and call.channels >= _AHEAD and room
     call.launch(
         "attention",

@@ -228,11 +228,14 @@ def query_block(rows, heads, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def weights_of(s, total, scale, FOLD: tl.constexpr):
+def weights_of(s, total, scale, FOLD: tl.constexpr, BIAS: tl.constexpr):
     """exp2 of scores less `total`; FOLD as in `scores`."""
     if FOLD:
         s = s * (scale * 1.4426950408889634)
-    return tl.exp2(s - total)
+    s = s - total
+    if BIAS == 1:  # where every key has a bias of -1e10, rounding `total` is an error of hundreds
+        s = tl.minimum(s, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    return tl.exp2(s)
 '''
 
 #: the mask of dropout; four neighbours along k's positions share a Philox block
@@ -270,6 +273,8 @@ def attend(
     # loops of smaller blocks have too few stages, and those with masks too few registers
     masked: tl.constexpr = BLOCK_D + REST_D <= 128 and (LEFT or RIGHT or DOCS or CHECK)
     early: tl.constexpr = AHEAD and q.shape[0] >= 128 and not masked
+    # a multiply-add of the scale would be far off where every key has a large negative bias; m is not scaled then
+    exact: tl.constexpr = FOLD and BIAS == 1
     following = 0.0
     if early and BLOCK_D + REST_D > 128:  # of no block, if there is none: rows beyond the last one are not read
         keys, keys_rest = parts_of(k, lo + tl.arange(0, BLOCK_N), k_t, columns, D, BLOCK_D, REST_D, K_STEP, True)
@@ -309,12 +314,16 @@ def attend(
             highest = tl.max(s, 1)
         if early and REST_D:  # behind a reader of s, so that Triton waits for both products before the exponentials
             following = products_of(q, q_rest, keys, keys_rest, REST_D)
-        if FOLD:
+        if FOLD and not exact:
             highest = highest * (scale * 1.4426950408889634)
         largest = tl.maximum(m, highest)
         known = tl.where(largest == float("-inf"), 0.0, largest)
-        p = weights_of(s, known[:, None], scale, FOLD)
-        shrink = tl.exp2(m - known)
+        if exact:
+            p = tl.exp2((s - known[:, None]) * (scale * 1.4426950408889634))
+            shrink = tl.exp2((m - known) * (scale * 1.4426950408889634))
+        else:
+            p = weights_of(s, known[:, None], scale, FOLD, False)
+            shrink = tl.exp2(m - known)
         if PARTS:
             l = l * shrink[:, None] + tl.sum(tl.reshape(p, [p.shape[0], BLOCK_N // 8, 8]), 1)
         else:
@@ -376,6 +385,8 @@ def KERNEL(
     sum_of = tl.where(l == 0.0, 1.0, l * keep)[:, None]
     if REST_DV:
         y_rest = y_rest / sum_of
+    if FOLD and BIAS == 1:
+        m = m * (scale * 1.4426950408889634)
     total = tl.where(l == 0.0, 0.0, m * 0.6931471805599453 + tl.log(l))
     sums += head.to(tl.int64) * rows
     tl.store(sums + i, total, mask=i < rows)
@@ -413,7 +424,7 @@ def add_queries(
         s = scores(
             s, i[:, None], j[None, :], of_i, of_j, left, right, b, columns, scale, FOLD, LEFT, RIGHT, DOCS, BIAS, CHECK
         )
-        p = weights_of(s, total[:, None], scale, FOLD)
+        p = weights_of(s, total[:, None], scale, FOLD, BIAS)
         dp = products_of(grads, grads_rest, values, values_rest, REST_DV)
         if DROPOUT:
             dp = tl.where(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE), dp / keep, 0.0)
@@ -530,7 +541,7 @@ def add_keys(
         s = scores(
             s, i[None, :], j[:, None], of_i, of_j, left, right, b, columns, scale, FOLD, LEFT, RIGHT, DOCS, BIAS, False
         )
-        p = weights_of(s, total[None, :] * 1.4426950408889634, scale, FOLD)
+        p = weights_of(s, total[None, :] * 1.4426950408889634, scale, FOLD, BIAS)
         if KEYS and not TOGETHER:
             dp = products_of(values, values_rest, grads, grads_rest, REST_DV)
         weights = p
@@ -670,7 +681,7 @@ def KERNEL(
                     s, i[:, None], j[None, :], of_i, of_j, left, right, b, columns, scale, False, LEFT, RIGHT, DOCS, 1,
                     True,
                 )
-                p = tl.exp2(s - total[:, None])
+                p = weights_of(s, total[:, None], scale, False, 1)
                 dp = products_of(grads, grads_rest, values, values_rest, REST_DV)
                 if DROPOUT:
                     keeps = kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE)
