@@ -45,6 +45,7 @@ ACTS: dict[str, tuple[Any, ...]] = {
 }
 ACTS_ELSEWHERE = {
     "enable_attention_recognition": "tests/test_recognize_attention.py",
+    "enable_eager_random": "tests/test_eager_random.py",
     "enable_winograd": "tests/test_winograd.py",
     "set_gradient_accumulation_steps": "tests/test_gradient_accumulation.py",
     "set_cache_size": "tests of the cache of programs",

@@ -57,6 +57,17 @@ _HOW: dict[Any, tuple[str, tuple[str | int, ...]]] = {
 _DROPOUT = aten.native_dropout.default
 DRAWING = frozenset((*_HOW, _DROPOUT))
 """The overloads that `draw_as_eager` is for."""
+#: ops without a lowering of gflow's, which draw in the order of their operands' memory
+_BY_LAYOUT = frozenset(
+    (
+        aten._sample_dirichlet.default,
+        aten._standard_gamma.default,
+        aten.binomial.default,
+        aten.multinomial.default,
+        aten.poisson.default,
+        aten.rrelu_with_noise_functional.default,
+    )
+)
 _OPTIONS = ("dtype", "layout", "device", "pin_memory", "memory_format")
 
 
@@ -126,7 +137,7 @@ def _dropout(x: Tensor, p: float, train: bool | None) -> Any:
 
 def depends_on_layouts(func: Any) -> bool:
     """Whether an op draws numbers through ATen in an order that depends on its operands' layouts."""
-    return torch.Tag.nondeterministic_seeded in func.tags and func is not draw
+    return func in _BY_LAYOUT
 
 
 def check_layouts(func: Any, args: Sequence[Any]) -> None:
