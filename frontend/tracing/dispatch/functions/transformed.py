@@ -27,10 +27,11 @@ from .in_place import write_problem
 from .proxies import TensorProxies
 
 _TRANSFORMS = (TransformType.Vmap, TransformType.Grad, TransformType.Jvp)
-#: functions whose handlers only matter for tensors from outside, for layouts, or for numbers
+#: functions whose handlers only matter for tensors from outside, layouts, numbers, or sizes that depend on values
 _WITHOUT_HANDLER = {
     Tensor.__getitem__, Tensor.__bool__, Tensor.item, Tensor.requires_grad_, Tensor.__repr__, Tensor.__format__,
     F.scaled_dot_product_attention, F.dropout, torch.dropout, F.max_pool1d, torch.max_pool1d, torch.ldexp, Tensor.ldexp,
+    torch.autograd.grad,
 }  # fmt: skip
 
 #: the parameters of functions whose handlers are for updates
