@@ -95,8 +95,8 @@ class Rewrites(TensorProxies, TorchFunctionMode):
     def _after_transform(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """A call with tensors that a transform has left in its wrappers. These hold the history of `vjp`, whose function
-        calls `torch.autograd.grad`."""
+        """A call with tensors that a transform has left in its wrappers. These hold the history of `vjp`, whose
+        function calls `torch.autograd.grad`."""
         handled = func in _HANDLERS or custom_writes.handler_of(func, args, kwargs) is not None
         handled &= func is not torch.autograd.grad
         if handled or overlaps.writes_first(func, kwargs) or "out" in kwargs:
