@@ -910,3 +910,57 @@ def test_attributes_that_a_step_takes_all_at_once_are_an_error(ask: Any) -> None
     ):
         Train(model, optimizer_class(update, {})(model.parameters()))(*batches(1)[0])
     torch.testing.assert_close(model.state_dict(), before)
+
+
+def _loaded(optimizer: optim.Optimizer) -> None:
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+
+
+def _cleared(optimizer: optim.Optimizer) -> None:
+    optimizer.state.clear()
+
+
+@pytest.mark.parametrize("change", [_loaded, _cleared])
+@pytest.mark.parametrize("between", [False, True])
+def test_strides_of_parameters_change_beside_the_state(
+    change: Callable[[optim.Optimizer], None], between: bool
+) -> None:
+    """A program that takes the optimizer's new tensors still reads parameters by the strides of its compilation.
+    between: whether a call lies between the two changes."""
+    torch.manual_seed(0)
+    mine = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    theirs = copy.deepcopy(mine)
+    made = [optim.Adam(m.parameters(), lr=0.01) for m in (mine, theirs)]
+
+    class Step(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = mine
+            self.add_optimizer(made[0])
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            loss = self.model(x).square().mean()
+            loss.backward()
+            return loss
+
+    graph = Step()
+
+    def step() -> None:
+        x = torch.randn(2, 3, 8, 8)
+        made[1].zero_grad()
+        loss = theirs(x).square().mean()
+        loss.backward()
+        made[1].step()
+        torch.testing.assert_close(graph(x), loss.detach())
+
+    step()
+    for optimizer in made:
+        change(optimizer)
+    if between:
+        step()
+    for model in (mine, theirs):
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for _ in range(2):
+        step()
+    for a, b in zip(mine.parameters(), theirs.parameters()):
+        torch.testing.assert_close(a, b)

@@ -150,8 +150,8 @@ class Plan:
         return any(inputs[a].tensor is not inputs[b].tensor for a, b in found)
 
     def _rebind(self) -> bool:
-        """Use the dicts and tensors that `load_state_dict` put into the optimizers."""
-        if not self.python.locate() or not self.python.fits():
+        """Use the dicts and tensors that `load_state_dict` put into the optimizers, if no layout has changed."""
+        if not self.layouts.holds() or not self.python.locate() or not self.python.fits():
             return False
         found: dict[int, Any] = {}
         for slot in self.python.slots:
