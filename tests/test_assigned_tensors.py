@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,11 +196,15 @@ def test_training_as_eager(
         assert_same_state(mine, theirs)
 
 
-def test_not_saved() -> None:
-    graph = Infer(Holder(stashed))
-    x = torch.randn(2, 3)
+@pytest.mark.parametrize("form", ["gflow", "onnx"])
+def test_saved_once_a_program_only_updates(form: str, tmp_path: Path) -> None:
+    graph, x, path = Infer(Holder(stashed)), torch.randn(2, 3), tmp_path / "saved"
+    words = {} if form == "gflow" else {"format": form}
     with torch.no_grad():
         graph(x)
-        graph.model.state = None
         with pytest.raises(flow.GraphError, match="assigns new tensors to attributes \\(state\\)"):
-            flow.save(graph, "nowhere")
+            flow.save(graph, path, **words)
+        want = graph(x)
+        flow.save(graph, path, **words)
+        if form == "gflow":
+            torch.testing.assert_close(flow.load(path)(x), want)

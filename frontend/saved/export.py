@@ -154,7 +154,7 @@ def plans_of(state: Any) -> list[Plan]:
     """The plans for the current modes of the modules, the latest first.
 
     Raises:
-        GraphError: there is none, or a part of one runs after its program.
+        GraphError: there is none, each assigns new tensors to attributes, or a part of one runs after its program.
     """
     modes = None if state.table is None else state.table.modes()
     found = [
@@ -168,6 +168,13 @@ def plans_of(state: Any) -> list[Plan]:
         raise GraphError(
             f"{state.name} is not compiled for the present modes of its modules; call it once with "
             "its inputs before it is saved"
+        )
+    assigned = [str(key) for p in ready for _, key in p.trace.assigned]
+    ready = [p for p in ready if not p.trace.assigned]
+    if not ready:
+        raise GraphError(
+            f"{state.name} cannot be saved: its call assigns new tensors to attributes ({', '.join(assigned)}), which "
+            "a loaded graph does not have. Call the graph again, until it only updates them, or return them"
         )
     for plan in ready:
         if (tail := plan.trace.tail) is not None:
@@ -279,12 +286,6 @@ class _Saved:
                 f"{trace.name} cannot be saved: it calls as_strided on input {found.name!r}, which reads memory by the "
                 "strides of one call, and a loaded graph takes inputs of others. Call "
                 ".clone(memory_format=torch.contiguous_format) first"
-            )
-        if trace.assigned:
-            keys = ", ".join(str(key) for _, key in trace.assigned)
-            raise GraphError(
-                f"{trace.name} cannot be saved: its call assigns new tensors to attributes ({keys}), which a loaded "
-                "graph does not have. Call the graph again, until it only updates them, or return them"
             )
         if call.problem:
             raise GraphError(f"{trace.name} cannot be saved: {call.problem}")

@@ -223,9 +223,8 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
     count = len(body.values)
     wanted, arithmetic, full = [False] * count, [False] * count, [False] * count
     summed = [False] * count  # over the batch, separately for each channel
-    stored = [
-        False
-    ] * count  # read by other ops than such sums and elementwise ops that only they read
+    # read by other ops than such sums and elementwise ops that only they read
+    stored = [False] * count
     uses = [0] * count
     for v in body.returned:
         full[root[v]] = stored[root[v]] = True
