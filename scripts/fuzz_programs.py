@@ -5,6 +5,8 @@
     python scripts/fuzz_programs.py --replay fuzz-programs/1234.json
     python scripts/fuzz_programs.py --histories --out fuzz-histories [--replay 1234]
                      sessions: what a user does between calls (`tests/oracle/histories`)
+    python scripts/fuzz_programs.py --target cuda:90 …   kernels for a GPU, on Triton's interpreter; with GPU_MIRROR=1
+                     in the environment on a GPU (`tests/gpu_mirror.py`)
     python scripts/fuzz_programs.py --summary --out fuzz-programs [--table benchmarks/results/random_programs.json]
 
 Results are kept in `--out`, and a run that is started again goes on where the last ended. The exit status is
@@ -75,7 +77,10 @@ def main() -> int:
     parser.add_argument("--replay", help="a seed, or a program as JSON")
     parser.add_argument("--script", type=Path, help="with --replay: write a script of it here")
     parser.add_argument("--histories", action="store_true", help="sessions instead of programs")
+    parser.add_argument("--target", help="compile for it: cuda:90")
     options = parser.parse_args()
+    if options.target:
+        os.environ |= {"ORACLE_TARGET": options.target, "GFLOW_CUDA_DEVICE": "interpreter"}
     if options.histories:
         from oracle.histories.judge import judged as judged_history
 

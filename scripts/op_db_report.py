@@ -1,6 +1,9 @@
 """Run every sample of PyTorch's op_db through a graph and write docs/op_coverage.md.
 
-python scripts/op_db_report.py [--limit N] [--engine interpreter|compiled] [--out FILE]
+python scripts/op_db_report.py [--limit N] [--engine interpreter|compiled|gpu] [--out FILE]
+
+"gpu": kernels for a GPU, on Triton's interpreter; with GPU_MIRROR=1 in the environment on a GPU
+(`tests/gpu_mirror.py`).
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import argparse
 import collections
 import itertools
+import os
 import sys
 import time
 from dataclasses import dataclass, field
@@ -20,8 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from op_db_exceptions import EXPECTED_FAILURES, EXPECTED_GRADIENT_FAILURES  # noqa: E402
-from op_db_harness import all_ops, compiled, interpret, op_name, run_sample, samples  # noqa: E402
+from op_db_harness import all_ops, compiled, interpret, on_gpu, op_name, run_sample, samples  # noqa: E402
 
+ENGINES = {"interpreter": interpret, "compiled": compiled, "gpu": on_gpu}
 #: gflow's errors
 _REFUSALS = ("GraphError", "GraphInputError", "GraphTraceError", "LoweringError", "Unsupported")
 
@@ -61,11 +66,16 @@ def _is_refusal(problem: str) -> bool:
     return status in ("trace", "lower") and kind in _REFUSALS
 
 
-def sweep(title: str, dtype: torch.dtype, grad: bool, limit: int | None, run: Any) -> Tally:
-    """All samples of all ops in one element type."""
+def sweep(
+    title: str, dtype: torch.dtype, grad: bool, limit: int | None, run: Any, share: str = "0/1",
+    progress: bool = False,
+) -> Tally:  # fmt: skip
+    """All samples of all ops in one element type. share: "2/16", every sixteenth op from the third on. progress: print
+    what does not pass at once."""
+    first, step = map(int, share.split("/"))
     tally = Tally(title, limit)
     start = time.perf_counter()
-    for op in all_ops():
+    for op in all_ops()[first::step]:
         if dtype not in op.supported_dtypes("cpu") or (grad and not op.supports_autograd):
             continue
         tried = 0
@@ -91,6 +101,8 @@ def sweep(title: str, dtype: torch.dtype, grad: bool, limit: int | None, run: An
             tally.passed_ops += not problems
         if problems:
             tally.failures[op_name(op)] = problems
+            if progress:
+                print(title, op_name(op), problems, flush=True)
     tally.seconds = time.perf_counter() - start
     return tally
 
@@ -143,15 +155,23 @@ def _one_line(text: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--limit", type=int, help="at most so many samples of each op")
-    parser.add_argument("--engine", choices=("interpreter", "compiled"), default="interpreter")
+    parser.add_argument("--engine", choices=tuple(ENGINES), default="interpreter")
+    parser.add_argument(
+        "--share",
+        default="0/1",
+        help="a part of the ops: 2/16 is every sixteenth from the third on",
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "op_coverage.md")
     parser.add_argument(
         "--sweep",
         action="append",
         help="only these, e.g. float32-forward, or float32-forward:3 for at most three samples of each op",
     )
+    parser.add_argument("--progress", action="store_true", help="print what does not pass at once")
     options = parser.parse_args()
-    run = compiled if options.engine == "compiled" else interpret
+    if os.environ.get("GPU_MIRROR"):
+        import gpu_mirror  # noqa: F401
+    run = ENGINES[options.engine]
     plans = [
         ("float32-forward", torch.float32, False), ("float32-gradient", torch.float32, True),
         ("float64-forward", torch.float64, False), ("bfloat16-forward", torch.bfloat16, False),
@@ -164,7 +184,7 @@ def main() -> int:
         if chosen and title not in chosen:
             continue
         limit = int(chosen.get(title) or options.limit or 0) or None
-        tally = sweep(title, dtype, grad, limit, run)
+        tally = sweep(title, dtype, grad, limit, run, options.share, options.progress)
         print(
             f"{title}: {tally.passed_ops}/{tally.ops} ops, {tally.status['pass']}/{tally.samples} "
             f"samples ({tally.rate:.1%}), {tally.refused} refused, {tally.seconds:.0f} s",

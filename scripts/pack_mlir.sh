@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs MLIR's bindings for a machine that cannot install them: the `torch_mlir` folder of the pinned wheel
-# for CPython 3.12 and later on x86-64 Linux, as .gpu/torch_mlir.tar.xz (about 51 MiB; not committed).
+# for CPython 3.12 and later on x86-64 Linux, without its command line tool, as .gpu/torch_mlir.tar.xz (not committed).
 #
 #   scripts/pack_mlir.sh [FILE]
 set -euo pipefail
@@ -14,6 +14,8 @@ python3 -m pip download --quiet --no-deps --only-binary=:all: --python-version 3
     --platform manylinux_2_17_x86_64 -d "$work" "torch-mlir==$version"
 python3 -m zipfile -e "$work"/*.whl "$work/wheel"
 mkdir -p "$(dirname "$target")"
-tar -C "$work/wheel" -cf - torch_mlir | xz -T0 -9 > "$target.part"
+find "$work/wheel/torch_mlir" -name '*.so*' -exec strip --strip-unneeded {} +
+tar -C "$work/wheel" --exclude=torch-mlir-opt -cf - torch_mlir |
+    xz -T1 --x86 --lzma2=preset=9e,dict=256MiB > "$target.part"
 mv "$target.part" "$target"
 ls -l "$target"

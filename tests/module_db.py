@@ -60,7 +60,7 @@ def _gradients(outs: Sequence[Tensor], takers: Sequence[Tensor]) -> list[Tensor 
     through = [o for o in outs if o.requires_grad]
     if not through or not takers:
         return []
-    seeds = [torch.linspace(-1, 2, o.numel()).view(o.shape).to(o.dtype) for o in through]
+    seeds = [torch.linspace(-1, 2, o.numel()).view(o.shape).to(o) for o in through]
     return list(torch.autograd.grad(through, takers, seeds, allow_unused=True))
 
 
@@ -76,9 +76,17 @@ class _Step(flow.nn.Graph):
         return [o.detach() for o in outs], _gradients(outs, [*parameters, *takers])
 
 
-def observed(sample: Sample, frontend: str) -> list[Tensor | None]:
-    """All that two calls give and leave behind."""
+def _moved(leaf: Any, device: str) -> Any:
+    if not isinstance(leaf, Tensor) or leaf.device.type == device:
+        return leaf
+    return leaf.detach().to(device).requires_grad_(leaf.requires_grad)
+
+
+def observed(sample: Sample, frontend: str, device: str = "cpu") -> list[Tensor | None]:
+    """All that two calls on a device give and leave behind, on the CPU."""
     module, args, kwargs = copy.deepcopy((sample.module, sample.args, sample.kwargs))
+    module = module.to(device)
+    args, kwargs = pytree.tree_map(lambda leaf: _moved(leaf, device), (args, kwargs))
     inputs = [t for t in _outs((args, kwargs)) if t.requires_grad]
     parameters = [p for p in module.parameters() if p.requires_grad]
     found: list[Tensor | None] = []
@@ -98,17 +106,18 @@ def observed(sample: Sample, frontend: str) -> list[Tensor | None]:
             outs = [*_outs(run(*args, **kwargs)), *_outs(run(*args, **kwargs))]
             found += [*(o.detach() for o in outs), *_gradients(outs, [*parameters, *inputs])]
     found += [t.detach() for t in module.state_dict().values() if isinstance(t, Tensor)]
-    return [*found, *(t.detach() for t in _outs((args, kwargs)))]
+    found += [t.detach() for t in _outs((args, kwargs))]
+    return [t if t is None else t.cpu() for t in found]
 
 
-def problem(sample: Sample, frontend: str) -> str:
+def problem(sample: Sample, frontend: str, device: str = "cpu") -> str:
     """What is wrong, or an empty string; "refused: …" where gflow names why it refuses."""
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wanted, again = observed(sample, "eager"), observed(_other_seed(sample), "eager")
         try:
-            found = observed(sample, frontend)
+            found = observed(sample, frontend, device)
         except Exception as error:
             error = getattr(error, "inner_exception", error)
             named = isinstance(error, (GraphError, LoweringError)) and len(str(error).split()) > 3

@@ -71,6 +71,16 @@ def compiled(module: ir.Module, args: list[Tensor]) -> list[Tensor]:
     return Executable(compile_module(module, None))([_same_layout(a) for a in args])
 
 
+def on_gpu(module: ir.Module, args: list[Tensor]) -> list[Tensor]:
+    """By kernels for a GPU: on one with `gpu_mirror`, else on Triton's interpreter."""
+    from gflow.compiler import CompileOptions, compile_module
+    from gflow.runtime import Executable
+    from gflow.runtime.cuda.interpreter import InterpreterDevice
+
+    program = compile_module(module, CompileOptions(target="cuda:90"))
+    return Executable(program, InterpreterDevice())([_same_layout(a) for a in args])
+
+
 def _same_layout(tensor: Tensor) -> Tensor:
     """A copy with the same strides, gaps included."""
     if tensor.layout != torch.strided:

@@ -16,6 +16,7 @@ from benchmarks.gpu import carried, main, report, sanitizer
 from benchmarks.gpu.main import parse
 from benchmarks.gpu.rows import exactness, numerics
 from benchmarks.gpu.setting import Setting
+from gflow.dialects.program.form import packed
 from gflow.runtime.stored import cache
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -220,12 +221,13 @@ def test_machine_code_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     one, other = "a" * 64, "b" * 64
     machine("here")
-    cache.write("device_code", one, b"code")
+    code = json.dumps({"entry": "add", "image": packed(b"\x7fELF code")}).encode()
+    cache.write("device_code", one, code)
     cache.write("programs", other, b"not portable")
     (archive,) = carried.pack(tmp_path / "out")
     machine("there")
     assert carried.unpack([archive]) == 1
-    assert cache.read("device_code", one) == b"code"
+    assert json.loads(cache.read("device_code", one) or b"") == json.loads(code)
     assert carried.count() == {"device_code": 1, "tuning": 0}
     assert carried.pack(tmp_path / "more") == []
     cache.write("tuning", other, b"{}")

@@ -4,24 +4,27 @@
     python -m benchmarks.gpu.carried pack FOLDER        what is in it, as FOLDER/gpu_code_N.tar.xz
 
 Entries of the cache are signed with the key of the user who wrote them, and other machines have other keys. Archives
-hold them unsigned: unpacking one says that it is trusted. Their names are hashes of the source, the options, the
+hold them unsigned: unpacking one says that it is trusted. Machine code lies in them uncompressed, which `xz` shrinks to
+half of what it makes of the cache's own form. Their names are hashes of the source, the options, the
 architecture and the version of Triton, so that code of another version is never taken, only useless.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from gflow.dialects.program.form import packed, unpacked
 from gflow.runtime.stored import cache
 
 #: machine code; and which way was the fastest, by device
 KINDS = ("device_code", "tuning")
 #: bytes of entries in an archive: it is to stay below 16 MiB
-_MOST = 18 << 20
+_MOST = 72 << 20
 #: names of what came along, a line each; it is not packed again
 _LIST = "carried.txt"
 
@@ -53,7 +56,7 @@ def unpack(archives: Iterable[Path]) -> int:
                 kind, _, name = member.name.partition("/")
                 file = tar.extractfile(member)
                 if kind in KINDS and len(name) == 64 and name.isalnum() and file is not None:
-                    cache.write(kind, name, file.read())
+                    cache.write(kind, name, _kept(kind, file.read()))
                     if cache.read(kind, name) is not None:
                         names.append(member.name)
     folder = cache.directory()
@@ -71,9 +74,10 @@ def pack(folder: Path) -> list[Path]:
     groups: list[list[tuple[str, bytes]]] = [[]]
     size = 0
     for kind, name in entries():
-        body = None if f"{kind}/{name}" in known else cache.read(kind, name)
-        if body is None:
+        kept = None if f"{kind}/{name}" in known else cache.read(kind, name)
+        if kept is None:
             continue
+        body = _carried(kind, kept)
         if groups[-1] and size + len(body) > _MOST:
             groups.append([])
             size = 0
@@ -89,9 +93,26 @@ def pack(folder: Path) -> list[Path]:
     return made
 
 
+def _carried(kind: str, body: bytes) -> bytes:
+    """An entry's body as it travels: of machine code a line with the rest, then the image."""
+    if kind != "device_code":
+        return body
+    rest = json.loads(body)
+    image = unpacked(rest.pop("image"))
+    return json.dumps(rest).encode() + b"\n" + image
+
+
+def _kept(kind: str, body: bytes) -> bytes:
+    """The body of an entry that has travelled, as the cache keeps it."""
+    if kind != "device_code":
+        return body
+    rest, _, image = body.partition(b"\n")
+    return json.dumps({**json.loads(rest), "image": packed(image)}).encode()
+
+
 def _write(path: Path, group: Sequence[tuple[str, bytes]]) -> None:
     part = path.with_name(path.name + ".part")
-    with tarfile.open(part, "w:xz", preset=1) as tar:
+    with tarfile.open(part, "w:xz", preset=6) as tar:
         for name, body in group:
             info = tarfile.TarInfo(name)
             info.size = len(body)

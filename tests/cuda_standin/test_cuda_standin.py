@@ -1,4 +1,5 @@
-"""Graphs of modules on `cuda`, beside eager on the CPU, on the stand-in for CUDA: `scripts/cuda_standin.sh`."""
+"""Graphs of modules on `cuda`, beside eager on the CPU: on the stand-in for CUDA (`scripts/cuda_standin.sh`), or on a
+GPU where there is one."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ import gflow as flow
 from . import standin
 
 nn = torch.nn
-if not standin.active():
-    pytest.skip("they are run by scripts/cuda_standin.sh", allow_module_level=True)
-standin.install()
+if standin.active():
+    standin.install()
+elif not torch.cuda.is_available():
+    pytest.skip("they are run by scripts/cuda_standin.sh, or on a GPU", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +96,9 @@ def train(
         eager.step()
         assert got.device.type == "cuda"
         torch.testing.assert_close(got.cpu(), want.detach(), rtol=tolerance, atol=tolerance)
-    assert standin.launched["graph"] == graphs + 2
+    assert "As one CUDA graph: yes" in str(graph.explain())
+    if standin.active():
+        assert standin.launched["graph"] == graphs + 2
     assert not (native and through_pytorch(graph))
     wanted = reference.state_dict()
     for name, value in model.state_dict().items():

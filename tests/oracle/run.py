@@ -5,6 +5,7 @@ optimizer state."""
 from __future__ import annotations
 
 import linecache
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,6 +22,9 @@ from .program import WIDER, Program, TensorSpec, dtype_of, source
 from .settings import PIPELINES
 from .sizes import TABLES, VARYING, at_call, varying
 from .tensors import default_dtype, memory, view, widened
+
+if os.environ.get("GPU_MIRROR"):
+    import gpu_mirror  # noqa: F401
 
 Tensor = torch.Tensor
 
@@ -263,9 +267,12 @@ class _Graph(flow.nn.Graph):
 
 
 def _options(program: Program) -> dict[str, Any]:
+    """The compilation's options; with ORACLE_TARGET in the environment, for that target."""
     settings = program.settings
     options: dict[str, Any] = {"threads": settings.threads}
-    if settings.pipeline:
+    if target := os.environ.get("ORACLE_TARGET", ""):
+        options["target"] = target
+    elif settings.pipeline:
         options["pipeline"] = PIPELINES[settings.pipeline]
     return options
 
@@ -298,7 +305,7 @@ def _gflow_step(run: _Instance, engine: str) -> tuple[Step, Any]:
         call = torch.compile(target, backend="aot_eager")
     elif settings.mode.startswith("dynamo"):
         torch._dynamo.reset()
-        call = torch.compile(target, backend="gflow", options={"threads": settings.threads})
+        call = torch.compile(target, backend="gflow", options=_options(run.program))
     else:
         call = flow.compile(target, **_options(run.program))
     if settings.grad:
