@@ -32,6 +32,8 @@ trap 'rm -rf "$work"' EXIT
 "$python" scripts/import_view.py "$work/view"
 export PYTHONPATH="$work/view${PYTHONPATH:+:$PYTHONPATH}"
 
+[ ! -d .gpu/site ] || export PYTHONPATH="$PYTHONPATH:$PWD/.gpu/site"
+
 if ! "$python" -c 'import torch_mlir' 2> /dev/null; then
     archive="${GPU_CHECK_MLIR:-.gpu/torch_mlir.tar.xz}"
     [ -f "$archive" ] || {
@@ -53,4 +55,3 @@ shopt -s nullglob
 archives=("${GPU_CHECK_CODE:-$PWD/.gpu/code}"/*.tar.xz)
 shopt -u nullglob
 [ "${#archives[@]}" = 0 ] || "$python" -m benchmarks.gpu.carried unpack "${archives[@]}"
-

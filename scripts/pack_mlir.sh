@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Packs MLIR's bindings for a machine that cannot install them: the `torch_mlir` folder of the pinned wheel
+# Packs what a machine with a GPU may not have and cannot install: `expecttest`, which PyTorch's own samples need, as
+# the folder .gpu/site; and MLIR's bindings: the `torch_mlir` folder of the pinned wheel
 # for CPython 3.12 and later on x86-64 Linux, without its command line tool, as .gpu/torch_mlir.tar.xz (not committed).
 #
 #   scripts/pack_mlir.sh [FILE]
@@ -19,3 +20,4 @@ tar -C "$work/wheel" --exclude=torch-mlir-opt -cf - torch_mlir |
     xz -T1 --x86 --lzma2=preset=9e,dict=256MiB > "$target.part"
 mv "$target.part" "$target"
 ls -l "$target"
+python3 -m pip install --quiet --no-deps --target "$(dirname "$target")/site" --upgrade expecttest
