@@ -19,6 +19,7 @@
 # GPU_CHECK_CODE    a folder with archives of machine code that was compiled before (default: .gpu/code;
 #                   scripts/pack_gpu_code.sh makes them, and each run leaves more in GPU_CHECK_OUT)
 # GPU_CHECK_OUT     a folder that gets the JSON, the table, and what was compiled and chosen, too
+# GPU_CHECK_ERRORS  a file that gets the tracebacks of what failed
 # GPU_CHECK_RESULTS the folder for the JSON and the table (default: benchmarks/results)
 # GPU_CHECK_CACHE   where caches are kept between runs (default: /tmp/gflow-gpu-check-UID)
 set -euo pipefail

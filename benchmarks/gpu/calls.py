@@ -13,14 +13,27 @@ NAMES = ("contractions", "steps", "bandwidth", "numerics", "models", "sanitizer"
 TOOLS = ("memcheck", "racecheck")
 
 
+Waves = tuple[tuple[str, ...], ...]
+#: the peers of steps in the order in which they prepare; see `steps`
+WAVES: Waves = (("exact", "eager"), ("gflow",), ("compile", "max-autotune"), ("own kernels",))
+#: where time is short: gflow's races are over before torch.compile uses the GPU
+SIDE_BY_SIDE: Waves = (
+    ("exact", "eager"),
+    ("gflow", "compile", "max-autotune"),
+    ("own kernels",),
+)
+WITHOUT_MAX_AUTOTUNE: Waves = (("exact", "eager"), ("gflow", "compile"))
+
+
 @dataclass(frozen=True)
 class Part:
     """section: of `NAMES`. only: rows whose names begin with one of these; all without. share: of the time that is
-    left when the part begins."""
+    left when the part begins. waves: of the peers of steps."""
 
     section: str
     only: tuple[str, ...] = ()
     share: float = 1.0
+    waves: Waves = WAVES
 
 
 @dataclass(frozen=True)
@@ -39,11 +52,12 @@ HELD, STARTS = 15.0, 4.0
 CALLS = {
     "device": Call(
         "the most wanted rows, where a machine is at hand for 15 minutes: training of GPT-2 beside eager, "
-        "torch.compile and max-autotune, then products and attention, then memory-bound kernels",
+        "torch.compile and max-autotune, then products and attention, ResNet-50 and BERT, memory-bound kernels",
         (
-            Part("steps", ("gpt2 training",), 0.6),
-            Part("contractions", ("matmul",), 0.45),
-            Part("contractions", ("attention",), 0.7),
+            Part("steps", ("gpt2 training",), 0.6, SIDE_BY_SIDE),
+            Part("contractions", ("matmul",), 0.35),
+            Part("contractions", ("attention",), 0.5),
+            Part("steps", ("resnet50_amp training", "bert training"), 0.75, WITHOUT_MAX_AUTOTUNE),
             Part("bandwidth"),
         ),
     ),

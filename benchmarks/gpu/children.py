@@ -14,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.harness.measure import ROOT
@@ -133,6 +135,9 @@ def answer(handle: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
             found = handle(json.loads(line))
         except Exception as error:  # whatever it is, it is the answer
             found = {"failure": error_of(error)}
+            if path := os.environ.get("GPU_CHECK_ERRORS"):
+                with Path(path).open("a", encoding="utf-8") as log:
+                    log.write(f"{sys.argv[1:]} {line}{traceback.format_exc()[-4000:]}\n")
         print(json.dumps(found), file=answers, flush=True)
 
 

@@ -151,7 +151,7 @@ def parts_run(run: Run, setting: Setting, parts: Iterable[Part]) -> None:
             if run.clock() >= deadline:
                 run.record.skip(label)
                 continue
-            if row_run(run, setting, part.section, name, deadline):
+            if row_run(run, setting, part, name, deadline):
                 done.add(label)
             else:
                 run.record.skip(label)
@@ -177,8 +177,9 @@ def names_of(setting: Setting, section: str) -> list[str]:
     return [name for name, _ in SECTIONS[section].rows(setting)]
 
 
-def row_run(run: Run, setting: Setting, section: str, name: str, deadline: float) -> bool:
+def row_run(run: Run, setting: Setting, part: Part, name: str, deadline: float) -> bool:
     """Make one row, and have it written; whether it was done in time."""
+    section = part.section
 
     def put(row: Row) -> None:
         run.record.put(section, row)
@@ -186,7 +187,7 @@ def row_run(run: Run, setting: Setting, section: str, name: str, deadline: float
 
     if section == "steps":
         try:
-            steps.measure(setting, name, deadline, put, clock=run.clock)
+            steps.measure(setting, name, deadline, put, clock=run.clock, waves=part.waves)
         except Exception as error:  # the next row may do
             put({"name": name, "ok": False, "error": error_of(error)})
         return True

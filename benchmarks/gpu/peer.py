@@ -22,7 +22,8 @@ LOSSES = 4
 
 
 class Peer:
-    """`prepare`: the first call, losses, what is compared, peak memory. `sample`: milliseconds of a step."""
+    """`prepare`: the first call, losses, what is compared, peak memory. `sample`: milliseconds of a step. `profile`:
+    microseconds of its kernels."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
@@ -33,6 +34,8 @@ class Peer:
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "prepare":
             return self.prepare(request["save"])
+        if request["do"] == "profile":
+            return {"kernels": kernel_times(self.setting, self.step)}
         return {"ms": self.setting.milliseconds(self.step.run, self.repeat)}
 
     def prepare(self, save: str) -> dict[str, Any]:
@@ -81,6 +84,25 @@ def peak_memory(setting: Setting, step: Step) -> dict[str, float]:
         "peak_reserved_mib": torch.cuda.max_memory_reserved() / 2**20,
         "peak_allocated_mib": torch.cuda.max_memory_allocated() / 2**20,
     }
+
+
+#: steps that are profiled, and kernels that are listed, those that take longest first
+_PROFILED, _LISTED = 3, 150
+
+
+def kernel_times(setting: Setting, step: Step) -> dict[str, Any]:
+    """Launches in a step and microseconds in all, by kernel, as PyTorch's profiler has them."""
+    kinds = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as profile:
+        for _ in range(_PROFILED):
+            step.run()
+        setting.sync()
+    found = {
+        e.key[:120]: [round(e.count / _PROFILED, 2), round(e.device_time_total / _PROFILED, 1)]
+        for e in profile.key_averages()
+        if e.device_time_total
+    }
+    return dict(sorted(found.items(), key=lambda item: -item[1][1])[:_LISTED])
 
 
 if __name__ == "__main__":

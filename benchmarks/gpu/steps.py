@@ -1,7 +1,8 @@
 """Training steps and inference of whole models, beside eager and torch.compile: one model at a time.
 
 Each peer is a process of its own (`peer`). They prepare (compile, race, take the first steps) in waves: what
-measures on the GPU has it alone, what mostly compiles goes side by side. After each wave all peers that are ready are
+measures on the GPU has it alone, what mostly compiles goes side by side. "exact" is eager in float64, which is not
+timed; "own kernels" is gflow without libraries in its races. After each wave all peers that are ready are
 timed in turns while nobody compiles, and the row is written, so that a slow or broken peer costs its own numbers only.
 """
 
@@ -17,19 +18,20 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.calls import WAVES, Waves
 from benchmarks.gpu.children import Answering, ChildFailure, python_child
 from benchmarks.gpu.record import Row
 from benchmarks.gpu.rows import exactness
 from benchmarks.gpu.setting import Setting, best_ratio, medians
 from benchmarks.gpu.workloads import MODES, models
 
-#: "exact": eager in float64, which is not timed. "own kernels": gflow without libraries in its races
-WAVES = (("exact", "eager"), ("gflow",), ("compile", "max-autotune"), ("own kernels",))
 WAVES_STAND_IN = (("exact", "eager"), ("gflow",))
 #: seconds that a sample may take
 _SAMPLE_S = 60.0
 #: seconds before the deadline at which peers that are not ready are ended, so that the others are still timed
 _TIMED_S = 15.0
+#: seconds without which no peer is profiled
+_LEAST_PROFILE_S = 5.0
 #: how far losses of a few steps may be from eager's, relative, where rounding has grown
 _LOSS = 2e-2
 
@@ -47,6 +49,7 @@ class Peers:
     said: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     times: dict[str, list[float]] = field(default_factory=dict)
+    kernels: dict[str, Any] = field(default_factory=dict)
 
     def prepare(self, wave: Sequence[str], deadline: float) -> None:
         """Have a wave's peers prepared, side by side."""
@@ -91,6 +94,17 @@ class Peers:
                     found[peer].append(answer["ms"])
         self.times |= {peer: values for peer, values in found.items() if values}
 
+    def profile(self, deadline: float) -> None:
+        """Have the kernels of each peer timed that is ready and has not been, as far as there is time."""
+        for peer in [p for p in self.running if p not in self.kernels]:
+            left = deadline - self.clock()
+            if left < _LEAST_PROFILE_S:
+                return
+            try:
+                self.kernels[peer] = self.running[peer].ask({"do": "profile"}, left)["kernels"]
+            except ChildFailure as error:
+                self.drop(peer, f"while it was profiled: {error}")
+
     def end(self) -> None:
         for peer in list(self.running):
             self.running.pop(peer).end()
@@ -108,6 +122,7 @@ def measure(
     put: Callable[[Row], None],
     start: Start | None = None,
     clock: Callable[[], float] = time.monotonic,
+    waves: Waves = WAVES,
 ) -> None:
     """One row, given to `put` after each wave.
 
@@ -122,7 +137,8 @@ def measure(
         options = {"model": model, "mode": mode, "peer": peer, **setting.plain()}
         return python_child("benchmarks.gpu.peer", options)
 
-    waves = WAVES_STAND_IN if setting.stand_in else WAVES
+    if setting.stand_in:
+        waves = WAVES_STAND_IN
     rounds = 2 if setting.stand_in else setting.rounds
     with tempfile.TemporaryDirectory(prefix="gflow-steps-") as folder:
         peers = Peers(start or process, clock, Path(folder))
@@ -134,6 +150,9 @@ def measure(
                 else:
                     peers.prepare(wave, ready)
                     peers.time(rounds, deadline)
+                put({"name": name, **row_of(peers)})
+            if setting.where.type == "cuda":
+                peers.profile(deadline)
                 put({"name": name, **row_of(peers)})
         finally:
             peers.end()
@@ -164,6 +183,7 @@ def row_of(peers: Peers) -> Row:
         **each,
         "failed": dict(peers.failed),
         "samples_ms": peers.times,
+        **({"kernels_us": peers.kernels} if peers.kernels else {}),
     }
 
 

@@ -24,21 +24,24 @@ def program_of(graph: Any) -> Any:
 def what_ran(graph: Any) -> dict[str, Any]:
     """What a graph's program is made of.
 
-    kernels: launches of our own; library: calls of PyTorch's libraries, and what they stand for. steps: each, where
+    kernels: launches of our own; configurations: of these, by kernel; library: calls of PyTorch's libraries, and what they stand for. steps: each, where
     they are few. races: seconds of each way to run a step, where they were measured; the first one runs.
     """
     program = program_of(graph)
     raced = {race.step: race for race in program.races}
     steps, library = [], []
+    chosen: dict[str, str] = {}
     for n, step in enumerate(program.steps):
         if hasattr(step, "kernel"):
-            steps.append(f"{step.kernel} ({program.triton[step.kernel].configs[step.config]})")
+            chosen[step.kernel] = str(program.triton[step.kernel].configs[step.config])
+            steps.append(f"{step.kernel} ({chosen[step.kernel]})")
             continue
         way = next(iter(raced[n].seconds), "") if n in raced else ""
         steps.append(f"{step.overload} {way}".strip())
         library.append(steps[-1])
     return {
         "kernels": len(steps) - len(library),
+        "configurations": chosen,
         "library": library,
         **({"steps": steps} if len(steps) <= 8 else {}),
         "races": [
