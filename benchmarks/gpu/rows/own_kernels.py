@@ -24,8 +24,9 @@ def program_of(graph: Any) -> Any:
 def what_ran(graph: Any) -> dict[str, Any]:
     """What a graph's program is made of.
 
-    kernels: launches of our own; configurations: of these, by kernel; library: calls of PyTorch's libraries, and what they stand for. steps: each, where
-    they are few. races: seconds of each way to run a step, where they were measured; the first one runs.
+    kernels: launches of our own. configurations: of these, by kernel. library: calls of PyTorch's libraries, and what
+    they stand for. steps: each, where they are few. races: seconds of each way to run a step, where they were measured;
+    the first one runs.
     """
     program = program_of(graph)
     raced = {race.step: race for race in program.races}
