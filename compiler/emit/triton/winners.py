@@ -76,9 +76,9 @@ def _chosen(b: Builder, choice: Choice, begin: int, steps: Sequence[Step]) -> Ch
 def _tiled(choice: Choice, config: TritonConfig) -> Choice:
     """The choice for a product with the tile of a configuration."""
     c = config.constants
-    programs = c.get("PERSISTENT", 0)
+    programs, columns = c.get("PERSISTENT", 0), c["BLOCK_N"] + c.get("REST", 0)
     return replace(
-        choice, tile=(c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"]), warps=config.num_warps, stages=config.num_stages,
+        choice, tile=(c["BLOCK_M"], columns, c["BLOCK_K"]), warps=config.num_warps, stages=config.num_stages,
         parts=c.get("PARTS", 1), persistent=programs,
         loads="descriptors" if programs or c.get("DESCRIPTORS") else "pointers",
     )  # fmt: skip
