@@ -31,6 +31,22 @@ class Launch:
     parameters: int
 
 
+class Captured(Protocol):
+    """Captured work. fixed: why its launches cannot get other arguments; "" if they can."""
+
+    fixed: str
+
+    def launch(self) -> None:
+        """Launch all of it on the current stream."""
+
+    def update(self, launch: Launch) -> None:
+        """Give a launch its present words, from the next `launch` on.
+
+        Raises:
+            DeviceError: the device rejects them.
+        """
+
+
 class Launcher(Device, Protocol):
     """A device that loads kernels and launches them in order. captures: whether it supports `capture`."""
 
@@ -54,8 +70,11 @@ class Launcher(Device, Protocol):
     def wait_for(self, stream: int) -> None:
         """Make the current stream wait for the work that is on another stream now."""
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Capture the work that `run` puts on the current stream; returns a function that launches it again."""
+    def capture(self, run: Callable[[], None]) -> Captured:
+        """Capture the work that `run` puts on the current stream."""
+
+    def copy_seconds(self, nbytes: int) -> float:
+        """The least seconds that the device takes to copy as many bytes; 0 if unknown."""
 
     def wait(self, mark: Any) -> None:
         """Block until a mark is reached."""
