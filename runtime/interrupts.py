@@ -8,6 +8,7 @@ who presses Ctrl-C again does not want to wait.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
@@ -29,6 +30,8 @@ class HalfDone(RuntimeError):
 _Handler = Callable[[int, FrameType | None], Any]
 #: delayed handlers, with their signals
 waiting: list[tuple[_Handler, int]] = []
+_main = [threading.main_thread().ident]  # of a process that was forked, the thread that did
+os.register_at_fork(after_in_child=lambda: _main.__setitem__(0, threading.get_ident()))
 #: those of `signal` convert each number and handler to an enum, which takes longer than a small program
 _getsignal, _setsignal = _signal.getsignal, _signal.signal
 
@@ -61,7 +64,7 @@ class Held:
         self._found: dict[int, Any] = {}
 
     def __enter__(self) -> None:
-        if threading.get_ident() != threading.main_thread().ident:
+        if threading.get_ident() != _main[0]:
             return
         found = self._found
         for number in self._numbers:
@@ -79,6 +82,23 @@ class Held:
         if self._found:
             for number, handler in self._found.items():
                 _setsignal(number, handler)
+            deliver()
+
+
+def hold(number: int) -> Any:
+    """Delay the handler of one signal; returns it for `release`, or None where there is none in Python to delay."""
+    handler = _getsignal(number)
+    if threading.get_ident() != _main[0] or not callable(handler):
+        return None
+    _setsignal(number, _later(handler))
+    return handler
+
+
+def release(number: int, handler: Any) -> None:
+    """Undo a `hold`, and run the handlers that were delayed."""
+    if handler is not None:
+        _setsignal(number, handler)
+        if waiting:
             deliver()
 
 

@@ -3,9 +3,9 @@
 The first call runs step by step. The second call is captured. Later calls launch the graph.
 
 An argument or result that has moved is used in place: the launches in the graph get its address. This cannot be where
-a step of PyTorch has the address (a product of cuBLAS): an input that moves is copied to a buffer of the graph from then
-on, a moved parameter makes the graph anew, and a result is copied out of the graph's buffer, so that the caller may
-keep it. If these copies take longer than launching all steps one by one, there is no graph.
+a step of PyTorch has the address (a product of cuBLAS): an input that moves is copied to a buffer of the graph from
+then on, a moved parameter makes the graph anew, and a result is copied out of the graph's buffer, so that the caller
+may keep it. If these copies take longer than launching all steps one by one, there is no graph.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Graphs:
         if self._captured is None:
             return None
         results = executable.take_results(bound)
-        executable.place(bound, self._placed(results))
+        executable.place(bound, self._placed(results) if self._own else results)
         if executable.code.moved and not self._update():
             return None
         self._captured.launch()
@@ -144,8 +144,6 @@ class Graphs:
 
     def _placed(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors that steps write: the results, or the graph's buffers of them."""
-        if not self._own:
-            return results
         placed = list(results)
         for i, own in self._own:
             placed[i] = own

@@ -32,12 +32,11 @@ class Launch:
 
 
 class Captured(Protocol):
-    """Captured work. fixed: why its launches cannot get other arguments; "" if they can."""
+    """Captured work. fixed: why its launches cannot get other arguments; "" if they can. launch: launches all of it on
+    the current stream."""
 
     fixed: str
-
-    def launch(self) -> None:
-        """Launch all of it on the current stream."""
+    launch: Callable[[], None]
 
     def update(self, launch: Launch) -> None:
         """Give a launch its present words, from the next `launch` on.
@@ -63,6 +62,12 @@ class Launcher(Device, Protocol):
 
     def current(self) -> AbstractContextManager[Any]:
         """A context manager that makes this PyTorch's current device."""
+
+    def enter(self) -> Any:
+        """Make this PyTorch's current device; returns the one before, for `leave`."""
+
+    def leave(self, before: Any) -> None:
+        """Make the device before the current one again."""
 
     def stream(self) -> int:
         """The handle of PyTorch's current stream."""

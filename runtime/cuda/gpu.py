@@ -29,27 +29,6 @@ class _Loaded:
     shared: int
 
 
-class _Current:
-    """A device as PyTorch's current one, and its context as that of the thread; entered once."""
-
-    __slots__ = ("_before", "_gpu")
-
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-
-    def __enter__(self) -> None:
-        gpu = self._gpu
-        self._before = torch.cuda._exchange_device(gpu._index)
-        try:
-            gpu._driver.enter(gpu._context)
-        except DeviceError:
-            self.__exit__()
-            raise
-
-    def __exit__(self, *error: object) -> None:
-        torch.cuda._maybe_exchange_device(self._before)
-
-
 class Gpu(LaunchingDevice):
     """A CUDA device. Kernels with the same code are loaded once."""
 
@@ -138,8 +117,17 @@ class Gpu(LaunchingDevice):
                 raise DeviceError(str(error).split("\n")[0]) from None
             raise
 
-    def current(self) -> _Current:
-        return _Current(self)
+    def enter(self) -> int:
+        before = torch.cuda._exchange_device(self._index)
+        try:
+            self._driver.enter(self._context)
+        except DeviceError:
+            self.leave(before)
+            raise
+        return before
+
+    def leave(self, before: int) -> None:
+        torch.cuda._maybe_exchange_device(before)
 
     def stream(self) -> int:
         return torch._C._cuda_getCurrentRawStream(self._index)

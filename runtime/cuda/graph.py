@@ -9,6 +9,7 @@ arguments.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import c_void_p, string_at
 from typing import Any
 
@@ -22,12 +23,13 @@ from .launches import size_of
 class CudaGraph:
     """One captured graph; a `Captured`.
 
-    fixed: why launches cannot get other arguments; "" if they can.
+    fixed: why launches cannot get other arguments; "" if they can. launch: launches the graph on the current stream.
     """
 
     def __init__(self, driver: Driver) -> None:
         # nodes are those of the graph that was captured, so it is kept beside the instantiated one
         self.graph = torch.cuda.CUDAGraph(keep_graph=True)
+        self.launch: Callable[[], None] = self.graph.replay
         self.fixed = ""
         self._driver = driver
         self._executable = 0
@@ -60,10 +62,6 @@ class CudaGraph:
         """Make the graph ready to launch, after its capture."""
         self.graph.instantiate()
         self._executable = self.graph.raw_cuda_graph_exec()
-
-    def launch(self) -> None:
-        """Launch the graph on the current stream."""
-        self.graph.replay()
 
     def update(self, launch: Launch) -> None:
         """Give a launch its present arguments.

@@ -4,44 +4,55 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
 
 from gflow.dialects.program import Program
 
 from ..device import FixedAddress
-from ..interrupts import Held
+from ..interrupts import hold, release
 from .binding import Arguments
 from .capture import Graphs, Steps
 from .device import Launcher
 from .launches import LaunchTable
 
-_CTRL_C = (int(signal.SIGINT),)
+_CTRL_C = int(signal.SIGINT)
 
 
-class Section(Held):
-    """A call on a device: the device is PyTorch's current one. Ctrl-C is handled at the end: steps are only launched
-    here, which takes little time."""
+class Current:
+    """A context in which a device is PyTorch's current one; entered once."""
 
-    __slots__ = ("_current",)
+    __slots__ = ("_before", "_device")
 
-    def __init__(self, current: AbstractContextManager[Any]) -> None:
-        super().__init__(_CTRL_C)
-        self._current = current
+    def __init__(self, device: Launcher) -> None:
+        self._device = device
 
     def __enter__(self) -> None:
-        super().__enter__()
+        self._before = self._device.enter()
+
+    def __exit__(self, *error: object) -> None:
+        self._device.leave(self._before)
+
+
+class Section:
+    """`Current` around a call. Ctrl-C is handled at the end: steps are only launched here, which takes little time."""
+
+    __slots__ = ("_before", "_device", "_handler")
+
+    def __init__(self, device: Launcher) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._handler = hold(_CTRL_C)
         try:
-            self._current.__enter__()
+            self._before = self._device.enter()
         except BaseException:
-            super().__exit__()
+            release(_CTRL_C, self._handler)
             raise
 
     def __exit__(self, *error: object) -> None:
         try:
-            self._current.__exit__(None, None, None)
+            self._device.leave(self._before)
         finally:
-            super().__exit__()
+            release(_CTRL_C, self._handler)
 
 
 class LaunchingDevice(Launcher):
@@ -58,8 +69,11 @@ class LaunchingDevice(Launcher):
     def graph(self, steps: Steps, wanted: bool) -> Graphs:
         return Graphs(steps, self, wanted)
 
+    def current(self) -> Current:
+        return Current(self)
+
     def section(self) -> Section:
-        return Section(self.current())
+        return Section(self)
 
     def follow(self, stream: int | None) -> int:
         now = self.stream()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -35,8 +34,11 @@ class Recorder(LaunchingDevice):
     def report(self, words: int) -> torch.Tensor:
         return torch.zeros(words, dtype=torch.int64)
 
-    def current(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+    def enter(self) -> None:
+        pass
+
+    def leave(self, before: None) -> None:
+        pass
 
     def stream(self) -> int:
         return 0
@@ -82,9 +84,10 @@ class Recording:
     def __init__(self, noted: list[tuple[Callable[[Any], None], Any]]) -> None:
         self.fixed = ""
         self._noted = noted
+        self.launch: Callable[[], None] = self._run
         self._launches = {item.parameters: item for _, item in noted if isinstance(item, Launch)}
 
-    def launch(self) -> None:
+    def _run(self) -> None:
         for begin, item in self._noted:
             begin(item)
 

@@ -125,8 +125,8 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t s) { ret
 OK(cudaMemcpyToSymbol, const void *symbol, const void *from, size_t n, size_t offset, enum cudaMemcpyKind k)
 
 // ---- streams and events
-static long handles = 1024;
-cudaError_t cudaStreamCreate(cudaStream_t *s) { *s = (cudaStream_t)++handles; return cudaSuccess; }
+static long handles = 1024; // as pointers, even: PyTorch marks its own streams by the lowest bit
+cudaError_t cudaStreamCreate(cudaStream_t *s) { *s = (cudaStream_t)(handles += 16); return cudaSuccess; }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority) { return cudaStreamCreate(s); }
 OK(cudaStreamDestroy, cudaStream_t s)
 cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) { *priority = 0; return cudaSuccess; }
@@ -237,7 +237,7 @@ CUresult cuCtxSetCurrent(CUcontext c) { context = c; return CUDA_SUCCESS; }
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   // an ELF file for NVIDIA's machines
   if (memcmp(image, "\177ELF", 4) || ((const unsigned short *)image)[9] != 190) return CUDA_ERROR_INVALID_IMAGE;
-  *module = (CUmodule)++handles;
+  *module = (CUmodule)(handles += 16);
   return CUDA_SUCCESS;
 }
 DRIVER(cuModuleUnload, CUmodule module)

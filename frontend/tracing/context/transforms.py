@@ -52,13 +52,19 @@ def is_transformed() -> bool:
         forward_ad._current_level >= 0
         or peek_interpreter_stack() is not None
         or _is_included(_VMAP)
-        or (acted_on() and bool(recorder()))
+        or bool(recorder())
     )
 
 
 def acts_on_calls() -> bool:
     """Whether a transform or a mode is active. TorchDynamo, which guards function modes, asks for transforms alone."""
-    return is_transformed() or (acted_on() and bool(function_modes()))
+    may = (
+        acted_on()
+        or forward_ad._current_level >= 0
+        or peek_interpreter_stack() is not None
+        or _is_included(_VMAP)
+    )
+    return may and (is_transformed() or bool(function_modes()))
 
 
 def finds_anomalies() -> bool:
