@@ -160,6 +160,9 @@ class Device(Protocol):
     def section(self) -> AbstractContextManager[Any]:
         """A context around a call: the device is PyTorch's current one, and signal handlers wait until its end."""
 
+    def ready(self) -> None:
+        """Make this thread ready to run steps, within `section`."""
+
     def follow(self, stream: int | None) -> int | None:
         """The current stream, after making it wait for work on `stream` if that is another one; None without
         streams."""

@@ -309,6 +309,7 @@ class Executable:
             self._enter(args)
             args = self._pieces(args)
             results = self._bind(args)
+            device.ready()
             bound = time.perf_counter()
             runs = [run for _, run in self.steps()]
             start, marks = time.perf_counter(), [device.mark()]
@@ -461,6 +462,8 @@ class Executable:
             HalfDone: one has failed after arguments were written.
         """
         parts = self._frame.parts
+        if self.device.asynchronous:
+            self.device.ready()
         for part in parts:
             part.prepare()
         left = iter(parts)

@@ -23,7 +23,7 @@ from .device import Launcher
 #: the alignment that kernels assume of arguments, in bytes
 ALIGNMENT = 16
 #: the most bytes of a tensor that may stay on the CPU
-_SMALL = 16
+SMALL = 16
 #: pinned copies of the block: the CPU waits before it reuses one that may still be in transfer
 _SLOTS = 64
 
@@ -79,7 +79,7 @@ class Numbers:
 class Arguments:
     """The arguments of a program, as its kernels get them; a `Binding`.
 
-    version: counts calls of `bind`.
+    version: counts calls of `bind`. made: the arguments that are copied to a buffer.
     """
 
     def __init__(self, program: Program, device: Launcher) -> None:
@@ -87,7 +87,7 @@ class Arguments:
         self.written = {r.alias for r in program.results if r.alias is not None}
         small = [
             i for i, a in enumerate(program.arguments)
-            if a.type.nbytes <= _SMALL and a.type.numel in (1, 2)
+            if a.type.nbytes <= SMALL and a.type.numel in (1, 2)
         ]  # fmt: skip
         self._spots = {i: n for n, i in enumerate(small)}
         self._numbers: Numbers | None = None
@@ -97,7 +97,7 @@ class Arguments:
         self._flat: dict[int, int] = {}
         self.version = 0
         self._sent: list[tuple[int, int]] = []  # numbers: which of the block, which argument
-        self._made: list[int] = []  # arguments that have a buffer
+        self.made: list[int] = []
         self._back: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def bind(
@@ -110,13 +110,13 @@ class Arguments:
         Raises:
             DeviceError: an argument is on another device.
         """
-        self._sent, self._made = [], []
+        self._sent, self.made = [], []
         self.version += 1
         for i, tensor in enumerate(args):
             if tensor.device != self.device.where:
                 self._sent.append((self._spot(i, tensor), i))
             elif i in copied or tensor.data_ptr() % ALIGNMENT:
-                self._made.append(i)
+                self.made.append(i)
             elif tensor.device.type == "cpu" and self._is_number(i):
                 self._sent.append((self._spots[i], i))
         return self.bind_again(args)
@@ -124,11 +124,11 @@ class Arguments:
     def bind_again(self, args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """As `bind`, for arguments at the addresses of the previous call; copied ones may have moved."""
         self._back = []
-        if not self._made and not self._sent:
+        if not self.made and not self._sent:
             return args
         found = Placed(args)
         found.addresses = at = [*addresses_of(args)]
-        for i in self._made:
+        for i in self.made:
             found[i] = self._copy(i, args[i])
             at[i] = found[i].data_ptr()
         if self._sent:

@@ -20,7 +20,7 @@ from gflow.dialects.program import AtenStep, CollectiveStep, Program
 
 from ..device import DeviceError
 from ..tensors import addresses_of
-from .binding import Arguments
+from .binding import ALIGNMENT, SMALL, Arguments
 from .device import Captured, Launcher
 from .launches import LaunchTable, waits
 
@@ -81,6 +81,7 @@ class Graphs:
         self._kept = [
             i for i in range(len(program.arguments)) if ("arg", i) in uses or self._costs(i)
         ]
+        self._free: list[int] = []  # inputs that may be used in place wherever they are
         self.copied = [i for i in self._fresh if ("result", i) in uses]
         self._buffered: set[int] = set()  # inputs that are copied
         self._seen: list[int] | None = None  # where the arguments were; 0 for those
@@ -90,7 +91,7 @@ class Graphs:
         self._captured_at: list[int] = []
         self._own: list[tuple[int, torch.Tensor]] = []  # the graph's buffers of copied results
         self._captures = 0
-        self._compare()
+        self._settle()
 
     def drop(self) -> None:
         """Drop the graph, since memory that it refers to has been freed."""
@@ -107,8 +108,9 @@ class Graphs:
         if before is None:
             return None
         executable = self.executable
-        same = self._captured is not None and seen == self._bound
-        if same and self._version == executable.binding.version:
+        known = self._captured is not None and self._version == executable.binding.version
+        if known and (seen == self._bound or self._moves_only(args, seen)):
+            self._bound = seen
             bound = executable.binding.bind_again(args)
         else:
             bound = self._bind(args, seen, before)
@@ -122,6 +124,17 @@ class Graphs:
         for i, own in self._own:
             results[i].copy_(own)
         return results
+
+    def _moves_only(self, args: Sequence[torch.Tensor], seen: list[int]) -> bool:
+        """Whether only inputs have moved that are used in place, before and now."""
+        expected, made, where = self._bound.copy(), self.executable.binding.made, self._device.where
+        for i in self._free:
+            at = seen[i]
+            if at != expected[i]:
+                if at % ALIGNMENT or i in made or args[i].device != where:
+                    return False
+                expected[i] = at
+        return expected == seen
 
     def _bind(
         self, args: Sequence[torch.Tensor], seen: list[int], before: list[int]
@@ -178,6 +191,7 @@ class Graphs:
         """Give the graph's launches the addresses that have changed; returns whether the device took them."""
         assert self._captured is not None
         moved = self.executable.code.moved
+        self._device.ready()
         try:
             for launch in moved.values():
                 self._captured.update(launch)
@@ -192,8 +206,8 @@ class Graphs:
         """Keep the addresses of all arguments and results in the graph from now on."""
         self.fixed = reason
         self._kept, self.copied = [*range(len(self.executable.program.arguments))], self._fresh
+        self._settle()
         _log.info("%s copies its results out of its CUDA graph: %s", self.executable.program.name, reason)  # fmt: skip
-        self._compare()
 
     def _costs(self, i: int) -> bool:
         """Whether a copy of an input takes less time than giving all launches another address."""
@@ -201,9 +215,15 @@ class Graphs:
         copy = _BEGIN + self._device.copy_seconds(argument.type.nbytes)
         return argument.role == "input" and users * _UPDATE > copy
 
-    def _compare(self) -> None:
-        """Give the graph up if the copies of results take longer than launching the steps one by one."""
+    def _settle(self) -> None:
+        """Find the free inputs. Give the graph up if the copies of results take longer than launching the steps one by
+        one."""
         program = self.executable.program
+        kept = {*self._kept}
+        inputs = (i for i, a in enumerate(program.arguments) if a.role == "input")
+        self._free = [
+            i for i in inputs if i not in kept and program.arguments[i].type.nbytes > SMALL
+        ]
         nbytes = sum(program.results[i].type.nbytes for i in self.copied)
         copies = self._device.copy_seconds(nbytes) + _BEGIN * len(self.copied)
         if self.copied and copies > _BEGIN * len(program.steps):

@@ -61,10 +61,13 @@ class Launcher(Device, Protocol):
         """Run a step of the host, whose work on the device is on the current stream."""
 
     def current(self) -> AbstractContextManager[Any]:
-        """A context manager that makes this PyTorch's current device."""
+        """A context manager that makes this PyTorch's current device, and the thread `ready`."""
 
     def enter(self) -> Any:
         """Make this PyTorch's current device; returns the one before, for `leave`."""
+
+    def ready(self) -> None:
+        """Make this thread ready to load and launch kernels on the current device."""
 
     def leave(self, before: Any) -> None:
         """Make the device before the current one again."""

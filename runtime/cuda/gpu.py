@@ -118,13 +118,10 @@ class Gpu(LaunchingDevice):
             raise
 
     def enter(self) -> int:
-        before = torch.cuda._exchange_device(self._index)
-        try:
-            self._driver.enter(self._context)
-        except DeviceError:
-            self.leave(before)
-            raise
-        return before
+        return torch.cuda._exchange_device(self._index)
+
+    def ready(self) -> None:
+        self._driver.enter(self._context)  # a thread has none until CUDA's runtime gives it one
 
     def leave(self, before: int) -> None:
         torch.cuda._maybe_exchange_device(before)

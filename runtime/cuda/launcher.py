@@ -18,7 +18,7 @@ _CTRL_C = int(signal.SIGINT)
 
 
 class Current:
-    """A context in which a device is PyTorch's current one; entered once."""
+    """A context in which a device is PyTorch's current one, and the thread ready to launch; entered once."""
 
     __slots__ = ("_before", "_device")
 
@@ -27,13 +27,19 @@ class Current:
 
     def __enter__(self) -> None:
         self._before = self._device.enter()
+        try:
+            self._device.ready()
+        except BaseException:
+            self._device.leave(self._before)
+            raise
 
     def __exit__(self, *error: object) -> None:
         self._device.leave(self._before)
 
 
 class Section:
-    """`Current` around a call. Ctrl-C is handled at the end: steps are only launched here, which takes little time."""
+    """A call on a device, which is PyTorch's current one. Ctrl-C is handled at the end: steps are only launched here,
+    which takes little time."""
 
     __slots__ = ("_before", "_device", "_handler")
 

@@ -37,6 +37,9 @@ class Recorder(LaunchingDevice):
     def enter(self) -> None:
         pass
 
+    def ready(self) -> None:
+        pass
+
     def leave(self, before: None) -> None:
         pass
 
