@@ -98,7 +98,7 @@ class Loaded(Protocol):
 class Binding(Protocol):
     """Makes a program's arguments accessible to its steps, by copies if needed."""
 
-    def bind(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def bind(self, args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Tensors on the device for all arguments; copies of some may be under way.
 
         Raises:
@@ -110,9 +110,12 @@ class Binding(Protocol):
 
 
 class Graph(Protocol):
-    """All steps of a call as one launch. problem: why calls cannot run as a graph; "" if they can."""
+    """All steps of a call as one launch. problem: why calls cannot run as a graph; "" if they can. copied: the results
+    that are copied out of it. fixed: why those are, that the device's own steps write; "" if none is."""
 
     problem: str
+    copied: list[int]
+    fixed: str
 
     def run(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         """Run a call as one launch and return its results; None if it has to run step by step."""
@@ -156,6 +159,9 @@ class Device(Protocol):
 
     def section(self) -> AbstractContextManager[Any]:
         """A context around a call: the device is PyTorch's current one, and signal handlers wait until its end."""
+
+    def ready(self) -> None:
+        """Make this thread ready to run steps, within `section`."""
 
     def follow(self, stream: int | None) -> int | None:
         """The current stream, after making it wait for work on `stream` if that is another one; None without

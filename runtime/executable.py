@@ -18,6 +18,7 @@ from functools import partial
 from itertools import pairwise
 from operator import length_hint
 from threading import get_ident
+from typing import Any
 
 import torch
 
@@ -102,7 +103,9 @@ class Executable:
             ]
             self._checks = CheckReport(program, device)
             look = partial(self._checks.look, at_once=True)
-            self._code = device.code(program, self._fixed_address, look)
+            self.code: Any = device.code(program, self._fixed_address, look)
+        self._looks = device.asynchronous and bool(program.checks)
+        self._aliased = [(i, r.alias) for i, r in enumerate(program.results) if r.alias is not None]
         self.binding = device.binding(program)
         self._arena = (arena or Arena()).on(device.where)
         self._memory: torch.Tensor | None = None  # the arena's block
@@ -156,7 +159,7 @@ class Executable:
             check(self.program.size, n)
         handed = handed_over(self.program, n)
         host_step = partial(self._host_step, n, handed)
-        frame = Frame(self.program, self._code.at(n), n, host_step, self.constants, handed)
+        frame = Frame(self.program, self.code.at(n), n, host_step, self.constants, handed)
         if len(self._frames) >= _FRAMES:
             dropped, oldest = self._frames.popitem(last=False)
             self._pooled.pop(dropped, None)
@@ -306,6 +309,7 @@ class Executable:
             self._enter(args)
             args = self._pieces(args)
             results = self._bind(args)
+            device.ready()
             bound = time.perf_counter()
             runs = [run for _, run in self.steps()]
             start, marks = time.perf_counter(), [device.mark()]
@@ -343,10 +347,24 @@ class Executable:
             self._checks.look()
 
     @property
+    def host_uses(self) -> frozenset[tuple[str, int]]:
+        """The arguments and results, as ("arg", number) and ("result", number), that steps of the host access."""
+        return self._frame.host_uses
+
+    @property
     def no_graph(self) -> str | None:
         """Why calls don't run as one graph; "" if they do, or will after the first calls. None: the device has no
         graphs."""
         return None if self._graph is None else self._graph.problem
+
+    @property
+    def graph_copies(self) -> str:
+        """Which results calls copy out of their graph, and why; "" where they copy none."""
+        copied = [] if self._graph is None else self._graph.copied
+        if not copied or self.no_graph:
+            return ""
+        why = self._graph.fixed or "steps of PyTorch access them"  # type: ignore[union-attr]
+        return f"{len(copied)} of {len(self.program.results)} results are copied out of it: {why}"
 
     # -- parts of a call, for graphs too
 
@@ -355,7 +373,7 @@ class Executable:
         given, wanted = len(args), len(self.program.arguments)
         if given != wanted:
             raise ValueError(f"'{self.program.name}' takes {wanted} arguments, {given} were given")
-        if self.device.asynchronous:
+        if self._looks:
             self._checks.look()
         if self._ranked:
             self._meet()
@@ -444,6 +462,8 @@ class Executable:
             HalfDone: one has failed after arguments were written.
         """
         parts = self._frame.parts
+        if self.device.asynchronous:
+            self.device.ready()
         for part in parts:
             part.prepare()
         left = iter(parts)
@@ -496,13 +516,11 @@ class Executable:
         self, args: Sequence[torch.Tensor], results: list[torch.Tensor]
     ) -> list[torch.Tensor]:
         """The results for the caller. Values that were written to copies of arguments are copied back."""
-        if self.binding is None:
-            return results
-        self.binding.finish()
-        return [
-            value if r.alias is None else args[r.alias]
-            for r, value in zip(self.program.results, results)
-        ]
+        if self.binding is not None:
+            self.binding.finish()
+            for i, alias in self._aliased:
+                results[i] = args[alias]
+        return results
 
     def _take_handed(self, results: list[torch.Tensor]) -> None:
         """Add results that engines have created in their own memory."""

@@ -31,8 +31,8 @@ class Frame:
     parts: the parts that run, in order. moving, staying: the host steps whose tensors may move between runs, and those
     whose tensors are all in the arena and constants. held: bytes of arguments and results that host steps reference.
     memory: the block of the arena that addresses point into. fresh: the results that are no updates of arguments, nor
-    memory of an engine. pools: the buffers of those that have one each, by number, None where there are none; joined,
-    block: the others, which share one.
+    memory of an engine. host_uses: the arguments and results that host steps read or write. pools: the buffers of
+    results that have one each, by number, None where there are none; joined, block: the others, which share one.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Frame:
             return call
 
         self.parts: list[Part] = list(code.parts(bound))
+        self.host_uses = frozenset().union(*self._uses)
         self.first_write = self._parts_before(program.first_write)
         self.pools: list[tuple[int, ResultPool]] | None = None
         self._apart: list[int] = []

@@ -7,10 +7,11 @@ who presses Ctrl-C again does not want to wait.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -29,7 +30,10 @@ class HalfDone(RuntimeError):
 _Handler = Callable[[int, FrameType | None], Any]
 #: delayed handlers, with their signals
 waiting: list[tuple[_Handler, int]] = []
-_main = threading.main_thread()
+_main = [threading.main_thread().ident]  # of a process that was forked, the thread that did
+os.register_at_fork(after_in_child=lambda: _main.__setitem__(0, threading.get_ident()))
+#: those of `signal` convert each number and handler to an enum, which takes longer than a small program
+_getsignal, _setsignal = _signal.getsignal, _signal.signal
 
 
 def deliver() -> None:
@@ -50,23 +54,54 @@ def _later(handler: _Handler) -> _Handler:
     return handle
 
 
-@contextmanager
-def held(numbers: tuple[signal.Signals, ...] | None = None) -> Iterator[None]:
+class Held:
+    """The context manager of `held`; entered once."""
+
+    __slots__ = ("_found", "_numbers")
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self._numbers = numbers
+        self._found: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.get_ident() != _main[0]:
+            return
+        found = self._found
+        for number in self._numbers:
+            handler = _getsignal(number)
+            if callable(handler):
+                found[number] = handler
+        try:
+            for number, handler in found.items():
+                _setsignal(number, _later(handler))
+        except BaseException:  # of a handler that was not replaced yet
+            self.__exit__()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        if self._found:
+            for number, handler in self._found.items():
+                _setsignal(number, handler)
+            deliver()
+
+
+def hold(number: int) -> Any:
+    """Delay the handler of one signal; returns it for `release`, or None where there is none in Python to delay."""
+    handler = _getsignal(number)
+    if threading.get_ident() != _main[0] or not callable(handler):
+        return None
+    _setsignal(number, _later(handler))
+    return handler
+
+
+def release(number: int, handler: Any) -> None:
+    """Undo a `hold`, and run the handlers that were delayed."""
+    if handler is not None:
+        _setsignal(number, handler)
+        if waiting:
+            deliver()
+
+
+def held(numbers: tuple[int, ...] | None = None) -> Held:
     """Delay handlers that are written in Python. numbers: the signals; None for all."""
-    if threading.current_thread() is not _main:
-        yield
-        return
-    found: dict[int, Any] = {}
-    every: Iterable[int] = signal.valid_signals() if numbers is None else numbers
-    for number in every:
-        handler = signal.getsignal(number)
-        if callable(handler):
-            found[number] = handler
-    try:
-        for number, handler in found.items():
-            signal.signal(number, _later(handler))
-        yield
-    finally:
-        for number, handler in found.items():
-            signal.signal(number, handler)
-        deliver()
+    return Held(signal.valid_signals() if numbers is None else numbers)

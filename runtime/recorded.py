@@ -16,6 +16,11 @@ _functions = torch._C._len_torch_function_stack
 _tracing = torch._C._get_tracing_state
 
 
+def acted_on() -> bool:
+    """Whether `recorder` or `function_modes` may name something; they take longer."""
+    return bool(_depth() or _functions()) or _tracing() is not None
+
+
 def recorder() -> str:
     """The name of a tracer, or of the dispatch modes, that act on PyTorch's calls; empty where nothing does."""
     if _tracing() is not None:

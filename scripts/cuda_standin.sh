@@ -30,7 +30,7 @@ gcc -shared -fPIC -O1 $include "$root"/tests/cuda_standin/{runtime,refused}.c \
     -o "$build/libcuda.so.1"
 "$python" "$root/scripts/import_view.py" "$build/view"
 cd "$root"
-export GFLOW_CACHE="${GFLOW_CACHE:-$build/cache}"
+export GFLOW_CACHE_DIR="${GFLOW_CACHE_DIR:-$build/cache}"
 export PYTHONPATH="$build/view${PYTHONPATH:+:$PYTHONPATH}"
 export LD_LIBRARY_PATH="$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 LD_PRELOAD="$build/libcuda.so.1" "$python" -m pytest -q -p no:cacheprovider tests/cuda_standin "$@"

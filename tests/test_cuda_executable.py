@@ -91,9 +91,35 @@ class Counting(InterpreterDevice):
         self.launches += 1
         super().launch(launch)
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, run: Callable[[], None]) -> Any:
         self.captured += 1
         return super().capture(run)
+
+
+class Fixing(Counting):
+    """As a driver that does not tell the nodes of launches; or that refuses the `accepts`-th update of one."""
+
+    def __init__(self, accepts: int | None = None, bytes_per_second: float = 0.0) -> None:
+        super().__init__()
+        self.accepts, self.rate = accepts, bytes_per_second
+
+    def copy_seconds(self, nbytes: int) -> float:
+        return 2 * nbytes / self.rate if self.rate else 0.0
+
+    def capture(self, run: Callable[[], None]) -> Any:
+        found, device = super().capture(run), self
+        update = found.update
+
+        def counted(launch: Any) -> None:
+            assert device.accepts is not None
+            device.accepts -= 1
+            if device.accepts < 0:
+                raise DeviceError("not now")
+            update(launch)
+
+        found.fixed = "no nodes" if self.accepts is None else ""
+        found.update = counted
+        return found
 
 
 def factor(value: float) -> torch.Tensor:
@@ -128,22 +154,96 @@ def test_a_graph_is_captured_at_the_second_call_and_used_while_nothing_moves():
     assert device.launches == 4  # the first call, and the captured one
 
 
-def test_inputs_that_move_are_copied_and_parameters_that_move_are_captured_anew():
+@pytest.mark.parametrize("role", ["input", "parameter"])
+def test_a_graph_gets_the_addresses_of_what_has_moved(role):
     device = Counting()
-    run = Executable(make(ONCE), device)
-    for _ in range(5):
+    run = Executable(make(TWICE, role=role), device)
+    kept = []
+    for _ in range(30):
         x = torch.randn(100)
-        torch.testing.assert_close(run([x, factor(2.0)])[0], x * 2 + 1)
+        (y,) = run([x, factor(2.0)])
+        kept.append((x, x.clone(), y))
+    for x, before, y in kept:  # 30 results at once, none of which a later call has written to
+        assert torch.equal(x, before)
+        torch.testing.assert_close(y, x * 4)
     assert device.captured == 1
-    device = Counting()
-    run = Executable(make(ONCE, role="parameter"), device)
+    assert device.launches == 4
+    assert len({y.data_ptr() for *_, y in kept}) == 30
+    assert run.graph_copies == ""
+
+
+def test_inputs_that_move_are_copied_and_parameters_that_move_are_captured_anew():
+    """Where the launches of a graph cannot get other addresses."""
+    device = Fixing()
+    run = Executable(make(TWICE), device)
+    kept = []
+    for _ in range(6):
+        x = torch.randn(100)
+        kept.append((x, run([x, factor(2.0)])[0]))
+    for x, y in kept:
+        torch.testing.assert_close(y, x * 4)
+    assert device.captured == 3  # the first one is given up, and so is that with the input in place
+    assert run.graph_copies == "1 of 1 results are copied out of it: no nodes"
+    device = Fixing()
+    run = Executable(make(TWICE, role="parameter"), device)
     kept = [torch.randn(100) for _ in range(3)]
     for x in kept:
-        torch.testing.assert_close(run([x, factor(2.0)])[0], x * 2 + 1)
-    assert device.captured == 2
+        torch.testing.assert_close(run([x, factor(2.0)])[0], x * 4)
+    assert device.captured == 3
     for x in [torch.randn(100) for _ in range(30)]:
-        torch.testing.assert_close(run([x, factor(2.0)])[0], x * 2 + 1)
+        torch.testing.assert_close(run([x, factor(2.0)])[0], x * 4)
     assert "moved" in run.no_graph
+
+
+def test_a_refused_address_costs_the_graph_and_nothing_else():
+    device = Fixing(accepts=5)
+    run = Executable(make(TWICE), device)
+    kept = []
+    for _ in range(9):
+        x = torch.randn(100)
+        kept.append((x, run([x, factor(2.0)])[0]))
+    for x, y in kept:
+        torch.testing.assert_close(y, x * 4)
+    assert run.no_graph == ""
+    assert run.graph_copies.endswith("not now")
+    assert device.captured == 2
+
+
+def test_results_are_not_copied_where_launching_the_steps_takes_less_time(caplog):
+    with caplog.at_level("INFO", "gflow"):
+        run = Executable(make(TWICE), Fixing(bytes_per_second=1e6))
+        for _ in range(4):
+            x = torch.randn(100)
+            torch.testing.assert_close(run([x, factor(2.0)])[0], x * 4)
+    assert "copies of its results (0 KiB) take longer than its 2 launches" in run.no_graph
+    assert "step by step" in caplog.text
+
+
+def test_several_results_and_one_that_is_an_argument():
+    """x is updated in place; two results, of which a step of PyTorch's writes one."""
+    ref, flipped = (TensorRef(Place(s, n, 0), F32, (1,)) for s, n in (("result", 0), ("result", 1)))
+    steps = [
+        scale(Place("arg", 0, 0), Place("result", 0, 0), 1.0),
+        AtenStep("aten.flip.default", '[[{"t": 0}, [0]], {}]', (ref,), (flipped,), "flip"),
+        scale(Place("arg", 0, 0), Place("arg", 0, 0), 0.5),
+    ]
+    results = [Result("y", F32, None), Result("z", F32, None), Result("x", F32, 0)]
+    device = Counting()
+    run = Executable(make(steps, results), device)
+    kept = []
+    for n in range(8):
+        x = torch.randn(100) if n % 3 else torch.randn(101)[1:]  # a misaligned one
+        was = x.clone()
+        y, z, updated = run.timed([x, factor(2.0)])[0] if n == 5 else run([x, factor(2.0)])
+        assert updated is x
+        torch.testing.assert_close(x, was * 2 + 0.5)
+        kept.append((was, y[10:20], z))
+        del y
+    for was, part, z in kept:
+        torch.testing.assert_close(part, (was * 2 + 1)[10:20])
+        torch.testing.assert_close(z, (was * 2 + 1).flip(0))
+    assert run.graph_copies == "2 of 3 results are copied out of it: steps of PyTorch access them"
+    assert device.captured == 1
 
 
 def test_a_call_step_by_step_between_launches_of_the_graph():
@@ -404,10 +504,8 @@ def gpu(monkeypatch, library: Library) -> Gpu:
     monkeypatch.setattr(
         torch._C, "_cuda_getCurrentRawStream", lambda index: 70 + index, raising=False
     )
-    monkeypatch.setattr(torch.cuda, "device", lambda where: gpu_guard)
-    import contextlib
-
-    gpu_guard = contextlib.nullcontext()
+    for name in ("_exchange_device", "_maybe_exchange_device"):
+        monkeypatch.setattr(torch.cuda, name, lambda index: index)
     return Gpu(torch.device("cuda", 1), Driver(library))
 
 

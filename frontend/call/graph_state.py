@@ -79,12 +79,13 @@ def _checkpointed(state: GraphState) -> tuple[int, ...]:
 def modes_of(state: GraphState) -> tuple[Any, ...]:
     """Global state, besides the arguments, that changes a trace."""
     assert state.table is not None
+    autocast = torch._C._is_any_autocast_enabled()
     return (
         state.table.modes(),
         _checkpointed(state),
         bool(state.optimizers) or torch.is_grad_enabled(),
-        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
-        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+        autocast and torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        autocast and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
         torch.is_autocast_cache_enabled(),
         torch.cuda.is_initialized() and tf32_kinds(),
         torch.get_default_dtype(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -20,6 +21,8 @@ from gflow.tracing.data.global_tensors import is_global
 from gflow.tracing.data.pytrees import learn
 from gflow.tracing.program.modules import ModuleTable
 
+from .conditions.layout_guard import tensor_guards
+
 Tensor = torch.Tensor
 _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum,
@@ -32,6 +35,7 @@ _CONJUGATE, _NOT_IN_MEMORY = ("conjugate",), ("not in memory",)
 _DTYPES = frozenset(DTYPES.values())
 #: types of arguments that are leaves, and are their own key
 _OWN_KEY = frozenset({type(None), bool, int, str})
+_requires_grad = operator.attrgetter("requires_grad")
 
 
 class Parameters:
@@ -44,6 +48,8 @@ class Parameters:
         bound = isinstance(build, MethodType)
         function = build.__func__ if isinstance(build, MethodType) else build
         self.function = function if isinstance(function, FunctionType) else None
+        self.alike: Alike | None = None
+        self._latest: tuple[Any, ...] | None = None  # the key of the latest call of tensors
         self.code: CodeType | None = None
         self.defaults: tuple[Any, ...] | None = None
         if self.function is None:
@@ -70,6 +76,13 @@ class Parameters:
         if own is None or function is not own:
             return False
         return own.__code__ is self.code and own.__defaults__ is self.defaults
+
+    def learn(self, call: BoundCall) -> None:
+        """Take note of a call whose arguments are tensors, for later calls: at the second of an equal key, since guards
+        take longer to make than a key."""
+        if call.key == self._latest and not (self.alike is not None and self.alike.key == call.key):
+            self.alike = Alike(call.leaves, call.key)
+        self._latest = call.key
 
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -120,6 +133,23 @@ class Parameters:
         return tuple(values), {**named, **left}
 
 
+class Alike:
+    """Whether calls by position have tensors like those of an earlier call, and so its key. PyTorch's guards compare
+    all that is in a key but `requires_grad`, which they take together with the gradient mode."""
+
+    def __init__(self, tensors: Sequence[Tensor], key: tuple[Any, ...]) -> None:
+        self.key, self._count, self._guards = key, len(tensors), tensor_guards(tensors)
+        self._flags = [*map(_requires_grad, tensors)]
+
+    def are(self, args: tuple[Any, ...]) -> bool:
+        """Whether the arguments of a call are alike."""
+        return (
+            len(args) == self._count
+            and self._guards.check(*args)
+            and [*map(_requires_grad, args)] == self._flags
+        )
+
+
 def _is_plain(value: Any) -> bool:
     """Whether a default can be an argument of a call: it has no identity, and no tensors."""
     if type(value) is tuple:
@@ -140,14 +170,17 @@ def bind_call(
     """
     if parameters is None:
         parameters = Parameters(build)
-    bound = parameters.bind(tuple(args), dict(kwargs))
+    args, alike = tuple(args), parameters.alike
+    if alike is not None and not kwargs and alike.are(args):
+        return BoundCall(build, args, {}, [*args], alike.key)
+    bound = parameters.bind(args, dict(kwargs))
     if bound is None:
         check_call(build, args, kwargs)
-        bound = (
-            tuple(args),
-            dict(kwargs),
-        )  # its declared signature fits: the arguments are not changed
-    return _flattened(build, *bound)
+        bound = args, dict(kwargs)  # its declared signature fits: the arguments are not changed
+    call = _flattened(build, *bound)
+    if not kwargs and len(call.leaves) == len(args) and {*map(type, args)} == {Tensor}:
+        parameters.learn(call)
+    return call
 
 
 def _flattened(

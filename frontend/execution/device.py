@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from gflow.compiler import CompileOptions
 
 
+_precision: Any = torch._C._get_fp32_precision_getter  # type: ignore[attr-defined]
+
+
 def gpu_of(trace: Trace) -> torch.device | None:
     """The GPU of a trace's tensors; None if they are on the CPU."""
     for entry in trace.inputs:
@@ -40,11 +43,9 @@ def for_tensors(options: CompileOptions, gpu: torch.device | None) -> CompileOpt
 
 def tf32_kinds() -> tuple[str, ...]:
     """The kinds of float32 products for which PyTorch's switches allow a GPU to use 10 bits of mantissa (tf32)."""
-    switches = {
-        "matmul": torch.backends.cuda.matmul.fp32_precision,
-        "convolution": torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
-    }
-    return tuple(kind for kind, precision in switches.items() if precision == "tf32")
+    # `torch.backends.cuda.matmul.fp32_precision` and `.cudnn.conv.fp32_precision`, of which each call of a graph asks
+    found = ("matmul",) if _precision("cuda", "matmul") == "tf32" else ()
+    return (*found, "convolution") if _precision("cuda", "conv") == "tf32" else found
 
 
 def allow_tf32(module: Any, options: CompileOptions) -> None:

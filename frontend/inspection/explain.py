@@ -83,7 +83,8 @@ class Explanation:
 
     Attributes: switches: the settings of its config. pipeline: the passes. costs: kernels, bytes and the roofline time
     before and after the passes. races: how kernels' configurations were chosen by timed comparisons. no_graph: on a
-    GPU, why calls are not one CUDA graph; "" if they are, None on other devices. spills: kernels that spill registers.
+    GPU, why calls are not one CUDA graph; "" if they are, None on other devices. graph_copies: which results are
+    copied out of that graph, and why. spills: kernels that spill registers.
     engines: the regions of other engines. stayed: with an engine, the ops that it does not run. frozen: of a frozen
     graph, the parts that are computed once. moved: of a graph of global tensors, the ops whose operands are resharded.
     program: the planned IR, for a target.
@@ -99,6 +100,7 @@ class Explanation:
     notes: list[str] = field(default_factory=list)
     races: list[Race] = field(default_factory=list)
     no_graph: str | None = None
+    graph_copies: str = ""
     spills: list[Spill] = field(default_factory=list)
     engines: list[EngineRegion] = field(default_factory=list)
     stayed: list[Stayed] = field(default_factory=list)
@@ -135,6 +137,7 @@ class Explanation:
             parts.append(text_of(self.spills))
         if self.no_graph is not None:
             why = f"no, step by step: {self.no_graph}" if self.no_graph else "yes"
+            why += f"; {self.graph_copies}" if self.graph_copies else ""
             parts.append(f"As one CUDA graph: {why}.")
         text = str(self.costs).partition("\n\nwarning:")[0].rstrip("\n")
         parts.append(f"Costs before and after the passes:\n\n{text}")
@@ -231,7 +234,8 @@ def _explained(plan: Plan, name: str, switches: Mapping[str, Any]) -> Explanatio
     fused = [f for f in fused if len(f.ops) > 1]
     return Explanation(
         name, dict(switches), pipeline, fused, aten, recomputed + again, compared, notes,
-        program.races, getattr(plan.compiled.run, "no_graph", None), spills_of(program), regions, stayed,
+        program.races, getattr(plan.compiled.run, "no_graph", None),
+        getattr(plan.compiled.run, "graph_copies", ""), spills_of(program), regions, stayed,
         _moved(plan), frozen_weights(plan), plan.compiled.ir, program.target,
     )  # fmt: skip
 

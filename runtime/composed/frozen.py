@@ -120,6 +120,11 @@ class Frozen:
         """As `Executable.no_graph`."""
         return self.run.no_graph
 
+    @property
+    def graph_copies(self) -> str:
+        """As `Executable.graph_copies`."""
+        return self.run.graph_copies
+
     def __call__(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return self.run(self.arguments(arguments))
 

@@ -48,6 +48,9 @@ class Cpu:
     def placed(self, spans: Sequence[Span]) -> None:
         """Nothing: `checks` is False, so memory is not followed."""
 
+    def ready(self) -> None:
+        """Nothing: any thread can run steps."""
+
     def section(self) -> nullcontext[None]:
         """A context that does nothing: there is no current device to set."""
         return self._nothing

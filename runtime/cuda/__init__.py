@@ -8,6 +8,7 @@ Needs PyTorch and the driver; neither Triton nor MLIR.
     driver              the functions of the CUDA driver that launches need, through ctypes
     fake                a device that runs nothing and checks every step
     gpu                 a GPU, through the CUDA driver and PyTorch
+    graph               a CUDA graph whose launches can get other arguments
     interpreter         a device without hardware: kernels run as Python on CPU tensors, by Triton's interpreter
     interpreter_repair  additions to Triton's interpreter, and corrections
     launcher            the base of devices that launch kernels: how they load programs

@@ -8,6 +8,7 @@ the device. When one of their values has changed, the block is sent asynchronous
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from ctypes import string_at
 from typing import Any
 
 import torch
@@ -16,13 +17,13 @@ from gflow.dialects.program import Program
 from gflow.dialects.types import share_memory
 
 from ..device import DeviceError
-from ..tensors import DTYPES, extent
+from ..tensors import DTYPES, Placed, addresses_of, extent
 from .device import Launcher
 
 #: the alignment that kernels assume of arguments, in bytes
 ALIGNMENT = 16
 #: the most bytes of a tensor that may stay on the CPU
-_SMALL = 16
+SMALL = 16
 #: pinned copies of the block: the CPU waits before it reuses one that may still be in transfer
 _SLOTS = 64
 
@@ -37,6 +38,7 @@ class Numbers:
         self._host = torch.zeros((_SLOTS, count, ALIGNMENT), dtype=torch.uint8, pin_memory=pinned)
         self._marks: list[Any] = [None] * _SLOTS
         self._slot, self._last = 0, b""
+        self._tensors: dict[int, torch.Tensor] = {}
 
     def send(self, tensors: Sequence[tuple[int, torch.Tensor]]) -> None:
         """Send the values to the device, asynchronously; does nothing if no value has changed.
@@ -45,7 +47,8 @@ class Numbers:
         """
         found = bytearray(self.block.numel())
         for n, tensor in tensors:
-            raw = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            tensor = tensor.detach().contiguous()
+            raw = string_at(tensor.data_ptr(), tensor.nbytes)
             found[n * ALIGNMENT : n * ALIGNMENT + len(raw)] = raw
         values = bytes(found)
         if values == self._last:
@@ -66,14 +69,17 @@ class Numbers:
 
     def tensor(self, n: int, like: torch.Tensor) -> torch.Tensor:
         """The tensor on the device at position `n` of the block, with the shape and dtype of `like`."""
-        raw = self.block[n][: like.numel() * like.element_size()]
-        return raw.view(like.dtype).view(like.shape)
+        found = self._tensors.get(n)
+        if found is None or found.dtype != like.dtype or found.shape != like.shape:
+            raw = self.block[n][: like.numel() * like.element_size()]
+            found = self._tensors[n] = raw.view(like.dtype).view(like.shape)
+        return found
 
 
 class Arguments:
     """The arguments of a program, as its kernels get them; a `Binding`.
 
-    version: counts calls of `bind`.
+    version: counts calls of `bind`. made: the arguments that are copied to a buffer.
     """
 
     def __init__(self, program: Program, device: Launcher) -> None:
@@ -81,7 +87,7 @@ class Arguments:
         self.written = {r.alias for r in program.results if r.alias is not None}
         small = [
             i for i, a in enumerate(program.arguments)
-            if a.type.nbytes <= _SMALL and a.type.numel in (1, 2)
+            if a.type.nbytes <= SMALL and a.type.numel in (1, 2)
         ]  # fmt: skip
         self._spots = {i: n for n, i in enumerate(small)}
         self._numbers: Numbers | None = None
@@ -91,12 +97,12 @@ class Arguments:
         self._flat: dict[int, int] = {}
         self.version = 0
         self._sent: list[tuple[int, int]] = []  # numbers: which of the block, which argument
-        self._made: list[int] = []  # arguments that have a buffer
+        self.made: list[int] = []
         self._back: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def bind(
         self, args: Sequence[torch.Tensor], copied: Collection[int] = ()
-    ) -> list[torch.Tensor]:
+    ) -> Sequence[torch.Tensor]:
         """Tensors on the device for all arguments. Copies may still be in progress on the current stream.
 
         copied: numbers of arguments that must be copied to a buffer.
@@ -104,28 +110,33 @@ class Arguments:
         Raises:
             DeviceError: an argument is on another device.
         """
-        self._sent, self._made = [], []
+        self._sent, self.made = [], []
         self.version += 1
         for i, tensor in enumerate(args):
             if tensor.device != self.device.where:
                 self._sent.append((self._spot(i, tensor), i))
             elif i in copied or tensor.data_ptr() % ALIGNMENT:
-                self._made.append(i)
+                self.made.append(i)
             elif tensor.device.type == "cpu" and self._is_number(i):
                 self._sent.append((self._spots[i], i))
         return self.bind_again(args)
 
-    def bind_again(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def bind_again(self, args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """As `bind`, for arguments at the addresses of the previous call; copied ones may have moved."""
-        found = list(args)
         self._back = []
-        for i in self._made:
+        if not self.made and not self._sent:
+            return args
+        found = Placed(args)
+        found.addresses = at = [*addresses_of(args)]
+        for i in self.made:
             found[i] = self._copy(i, args[i])
+            at[i] = found[i].data_ptr()
         if self._sent:
             block = self._block()
             block.send([(n, args[i]) for n, i in self._sent])
             for n, i in self._sent:
                 found[i] = block.tensor(n, args[i])
+                at[i] = found[i].data_ptr()
                 if i in self.written:
                     self._back.append((args[i], found[i]))
         return found

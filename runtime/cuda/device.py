@@ -31,6 +31,21 @@ class Launch:
     parameters: int
 
 
+class Captured(Protocol):
+    """Captured work. fixed: why its launches cannot get other arguments; "" if they can. launch: launches all of it on
+    the current stream."""
+
+    fixed: str
+    launch: Callable[[], None]
+
+    def update(self, launch: Launch) -> None:
+        """Give a launch its present words, from the next `launch` on.
+
+        Raises:
+            DeviceError: the device rejects them.
+        """
+
+
 class Launcher(Device, Protocol):
     """A device that loads kernels and launches them in order. captures: whether it supports `capture`."""
 
@@ -46,7 +61,16 @@ class Launcher(Device, Protocol):
         """Run a step of the host, whose work on the device is on the current stream."""
 
     def current(self) -> AbstractContextManager[Any]:
-        """A context manager that makes this PyTorch's current device."""
+        """A context manager that makes this PyTorch's current device, and the thread `ready`."""
+
+    def enter(self) -> Any:
+        """Make this PyTorch's current device; returns the one before, for `leave`."""
+
+    def ready(self) -> None:
+        """Make this thread ready to load and launch kernels on the current device."""
+
+    def leave(self, before: Any) -> None:
+        """Make the device before the current one again."""
 
     def stream(self) -> int:
         """The handle of PyTorch's current stream."""
@@ -54,8 +78,11 @@ class Launcher(Device, Protocol):
     def wait_for(self, stream: int) -> None:
         """Make the current stream wait for the work that is on another stream now."""
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Capture the work that `run` puts on the current stream; returns a function that launches it again."""
+    def capture(self, run: Callable[[], None]) -> Captured:
+        """Capture the work that `run` puts on the current stream."""
+
+    def copy_seconds(self, nbytes: int) -> float:
+        """The least seconds that the device takes to copy as many bytes; 0 if unknown."""
 
     def wait(self, mark: Any) -> None:
         """Block until a mark is reached."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import byref, c_char_p, c_int, c_uint, c_void_p
+from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p, cast
 from functools import cache
 from typing import Any
 
@@ -13,6 +13,8 @@ from ..device import DeviceError
 #: the most bytes of shared memory per block without opt-in
 _FREELY = 48 * 1024
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_CAPTURING = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
+_KERNEL = 0  # CU_GRAPH_NODE_TYPE_KERNEL
 
 _SIGNATURES: dict[str, list[Any]] = {
     "cuInit": [c_uint],
@@ -24,9 +26,25 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cuModuleGetFunction": [c_void_p, c_void_p, c_char_p],
     "cuFuncSetAttribute": [c_void_p, c_int, c_int],
     "cuLaunchKernel": [c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p],
+    "cuStreamGetCaptureInfo_v2": [c_void_p] * 6,
+    "cuGraphNodeGetType": [c_void_p, c_void_p],
+    "cuGraphKernelNodeGetParams_v2": [c_void_p, c_void_p],
+    "cuGraphExecKernelNodeSetParams_v2": [c_void_p, c_void_p, c_void_p],
     "cuGetErrorName": [c_int, c_void_p],
     "cuGetErrorString": [c_int, c_void_p],
 }
+
+
+class KernelNode(Structure):
+    """The launch in a node of a graph (CUDA_KERNEL_NODE_PARAMS of CUDA 12).
+
+    parameters: the address of an array with the address of each argument.
+    """
+
+    _fields_ = [
+        ("function", c_void_p), ("grid", c_uint * 3), ("block", c_uint * 3), ("shared", c_uint),
+        ("parameters", c_void_p), ("extra", c_void_p), ("kernel", c_void_p), ("context", c_void_p),
+    ]  # fmt: skip
 
 
 class Driver:
@@ -41,7 +59,8 @@ class Driver:
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, c_int
-        self._launch = library.cuLaunchKernel
+        self._launch, self._get_current = library.cuLaunchKernel, library.cuCtxGetCurrent
+        self._set_node = library.cuGraphExecKernelNodeSetParams_v2
         self._call("cuInit", 0)
 
     def context(self, index: int) -> int:
@@ -54,8 +73,7 @@ class Driver:
     def enter(self, context: int) -> None:
         """Make a context the current one of this thread."""
         current = c_void_p()
-        self._call("cuCtxGetCurrent", byref(current))
-        if current.value != context:
+        if self._get_current(byref(current)) or current.value != context:
             self._call("cuCtxSetCurrent", context)
 
     def load(self, image: bytes, entry: str, shared: int) -> tuple[int, int]:
@@ -82,6 +100,35 @@ class Driver:
         x, y, z = grid
         status = self._launch(function, x, y, z, threads, 1, 1, shared, stream, parameters, None)
         if status:
+            raise DeviceError(self._text(status))
+
+    def captured_node(self, stream: int) -> int | None:
+        """The node of what was last captured on a stream; None if this is not a single node, or the stream is not
+        captured."""
+        status, nodes, count = c_int(), c_void_p(), c_size_t()
+        failed = self._library.cuStreamGetCaptureInfo_v2(
+            stream, byref(status), None, None, byref(nodes), byref(count)
+        )
+        if failed or status.value != _CAPTURING or count.value != 1:
+            return None
+        return cast(nodes, POINTER(c_void_p))[0]
+
+    def kernel_node(self, node: int) -> KernelNode | None:
+        """The launch in a node of a graph that is not instantiated, which keeps the memory of its arguments; None if
+        the node is no launch."""
+        kind, found = c_int(), KernelNode()
+        if self._library.cuGraphNodeGetType(node, byref(kind)) or kind.value != _KERNEL:
+            return None
+        return None if self._library.cuGraphKernelNodeGetParams_v2(node, byref(found)) else found
+
+    def set_kernel_node(self, graph: int, node: int, launch: KernelNode) -> None:
+        """Replace the launch in an instantiated graph that was in `node` before, for later launches of the graph. The
+        driver copies the arguments.
+
+        Raises:
+            DeviceError: the driver rejects it.
+        """
+        if status := self._set_node(graph, node, byref(launch)):
             raise DeviceError(self._text(status))
 
     def _call(self, name: str, *args: Any) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,6 +16,7 @@ from ..device import DeviceError, Span
 from ..steps.host_step import HostStep
 from .device import Launch
 from .driver import Driver, driver
+from .graph import CudaGraph
 from .launcher import LaunchingDevice
 
 
@@ -46,11 +47,13 @@ class Gpu(LaunchingDevice):
                 "needs one, and a PyTorch that is built for it"
             )
         index = torch.cuda.current_device() if where.index is None else where.index
-        self.where = torch.device("cuda", index)
+        self.where, self._index = torch.device("cuda", index), index
         self.captures, self.checks = True, False
         torch.cuda.init()
         self._context = self._driver.context(index)
         self._functions: dict[str, _Loaded] = {}
+        self._capturing: dict[int, CudaGraph] = {}  # by stream
+        self._bandwidth = _bandwidth(self.where)
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -97,10 +100,12 @@ class Gpu(LaunchingDevice):
         pass
 
     def launch(self, launch: Launch) -> None:
-        f = launch.function
+        f, stream = launch.function, self.stream()
         self._driver.launch(
-            f.function, launch.step.grid, f.threads, f.shared, self.stream(), launch.parameters
+            f.function, launch.step.grid, f.threads, f.shared, stream, launch.parameters
         )
+        if self._capturing and (graph := self._capturing.get(stream)) is not None:
+            graph.note(launch, stream)
 
     def call(self, call: HostStep) -> None:
         try:
@@ -112,31 +117,40 @@ class Gpu(LaunchingDevice):
                 raise DeviceError(str(error).split("\n")[0]) from None
             raise
 
-    @contextlib.contextmanager
-    def current(self) -> Iterator[None]:
-        with torch.cuda.device(self.where):
-            self._driver.enter(self._context)
-            yield
+    def enter(self) -> int:
+        return torch.cuda._exchange_device(self._index)
+
+    def ready(self) -> None:
+        self._driver.enter(self._context)  # a thread has none until CUDA's runtime gives it one
+
+    def leave(self, before: int) -> None:
+        torch.cuda._maybe_exchange_device(before)
 
     def stream(self) -> int:
-        return torch._C._cuda_getCurrentRawStream(self.where.index)
+        return torch._C._cuda_getCurrentRawStream(self._index)
 
     def wait_for(self, stream: int) -> None:
         torch.cuda.current_stream(self.where).wait_stream(
             torch.cuda.ExternalStream(stream, device=self.where)
         )
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        graph = torch.cuda.CUDAGraph()
+    def capture(self, run: Callable[[], None]) -> CudaGraph:
+        graph = CudaGraph(self._driver)
         before = torch.cuda.current_stream(self.where)
+        # a stream of this device: PyTorch's default is a stream of the device that captured first
+        stream = torch.cuda.Stream(self.where)
+        self._capturing[stream.cuda_stream] = graph
         try:
-            # a stream of this device: PyTorch's default is a stream of the device that captured first
-            stream = torch.cuda.Stream(self.where)
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph.graph, stream=stream, capture_error_mode="thread_local"):
                 run()
         finally:  # a failed capture leaves its own stream as the current one
+            del self._capturing[stream.cuda_stream]
             torch.cuda.set_stream(before)
-        return graph.replay
+        graph.instantiate()
+        return graph
+
+    def copy_seconds(self, nbytes: int) -> float:
+        return 2 * nbytes / self._bandwidth
 
     def mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
@@ -155,6 +169,13 @@ class Gpu(LaunchingDevice):
             torch.cuda.synchronize(self.where)
         except RuntimeError as error:
             raise DeviceError(str(error).split("\n")[0]) from None
+
+
+def _bandwidth(where: torch.device) -> float:
+    """The bytes a second of a device's memory: two transfers a clock on its bus; infinite if PyTorch does not tell."""
+    found = torch.cuda.get_device_properties(where)
+    clock, width = (getattr(found, name, 0) for name in ("memory_clock_rate", "memory_bus_width"))
+    return 2 * 1e3 * clock * width / 8 or math.inf  # in kHz and bits
 
 
 def runs_on(arch: int, capability: tuple[int, int]) -> bool:

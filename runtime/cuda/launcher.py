@@ -3,19 +3,62 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from gflow.dialects.program import Program
 
 from ..device import FixedAddress
-from ..interrupts import held
+from ..interrupts import hold, release
 from .binding import Arguments
 from .capture import Graphs, Steps
 from .device import Launcher
 from .launches import LaunchTable
 
-_CTRL_C = (signal.SIGINT,)
+_CTRL_C = int(signal.SIGINT)
+
+
+class Current:
+    """A context in which a device is PyTorch's current one, and the thread ready to launch; entered once."""
+
+    __slots__ = ("_before", "_device")
+
+    def __init__(self, device: Launcher) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._before = self._device.enter()
+        try:
+            self._device.ready()
+        except BaseException:
+            self._device.leave(self._before)
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self._device.leave(self._before)
+
+
+class Section:
+    """A call on a device, which is PyTorch's current one. Ctrl-C is handled at the end: steps are only launched here,
+    which takes little time."""
+
+    __slots__ = ("_before", "_device", "_handler")
+
+    def __init__(self, device: Launcher) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._handler = hold(_CTRL_C)
+        try:
+            self._before = self._device.enter()
+        except BaseException:
+            release(_CTRL_C, self._handler)
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._device.leave(self._before)
+        finally:
+            release(_CTRL_C, self._handler)
 
 
 class LaunchingDevice(Launcher):
@@ -32,11 +75,11 @@ class LaunchingDevice(Launcher):
     def graph(self, steps: Steps, wanted: bool) -> Graphs:
         return Graphs(steps, self, wanted)
 
-    @contextmanager
-    def section(self) -> Iterator[None]:
-        # steps are only launched here, which takes little time: Ctrl-C is handled after the last launch
-        with held(_CTRL_C), self.current():
-            yield
+    def current(self) -> Current:
+        return Current(self)
+
+    def section(self) -> Section:
+        return Section(self)
 
     def follow(self, stream: int | None) -> int:
         now = self.stream()

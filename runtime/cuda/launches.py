@@ -96,7 +96,11 @@ class Begun:
 
 
 class LaunchTable:
-    """The launches of a program, in order; see `Loaded` and `Code`. waits: whether the host waits for each step."""
+    """The launches of a program, in order; see `Loaded` and `Code`.
+
+    waits: whether the host waits for each step. moved: the launches with an address that was patched, by that of their
+    parameters, until a captured graph has got them.
+    """
 
     def __init__(
         self, program: Program, device: Launcher, fixed: FixedAddress, look: Callable[[], None]
@@ -120,6 +124,8 @@ class LaunchTable:
         self._parameters = np.arange(first, first + 8 * (1 + count), 8, dtype=np.int64)
         self._scratch = _scratch(program, steps, device)
         self.launches: list[Launch] = []
+        self.moved: dict[int, Launch] = {}
+        self._users: dict[tuple[str, int], dict[int, Launch]] = {}
         functions: dict[str, object] = {}
         spots: dict[tuple[str, int], list[tuple[int, int]]] = {}
         used = 0
@@ -140,7 +146,12 @@ class LaunchTable:
                     )
             words[-_EXTRA] = self._scratch.data_ptr() if self._scratch is not None else 0
             parameters = self._parameters.ctypes.data + 8 * used
-            self.launches.append(Launch(step, kernel, functions[key], words, parameters))
+            launch = Launch(step, kernel, functions[key], words, parameters)
+            self.launches.append(launch)
+            for value in step.args:
+                if isinstance(value, Place):
+                    users = self._users.setdefault((value.space, value.index), {})
+                    users[parameters] = launch
             used += len(words)
         self._patches = {
             key: (np.array([w for w, _ in found]), np.array([o for _, o in found], dtype=np.int64))
@@ -152,6 +163,11 @@ class LaunchTable:
         found = self._patches.get((space, index))
         if found is not None:
             self._words[found[0]] = address + found[1]
+            self.moved.update(self._users[space, index])
+
+    def users(self, space: str, index: int) -> int:
+        """The number of launches that have the address of a value."""
+        return len(self._users.get((space, index), ()))
 
     def at(self, n: N) -> LaunchTable:
         """The table itself: programs with launches have no dynamic dimensions."""
@@ -162,6 +178,11 @@ class LaunchTable:
         launches = iter(self.launches)
         for step in self._steps:
             yield Begun(next(launches) if isinstance(step, LaunchStep) else call(step), self)
+
+
+def size_of(kind: str) -> int:
+    """The bytes of a parameter of a kernel."""
+    return struct.calcsize(_FORMATS[kind]) if kind in _FORMATS else 8
 
 
 def _word(kind: str, value: int | float) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +11,14 @@ import torch
 
 from ..device import Span
 from ..steps.host_step import HostStep
-from .device import Launch
+from .device import Captured, Launch
 from .launcher import LaunchingDevice
 
 
 class Recorder(LaunchingDevice):
     """Runs steps at once, or records them during `capture`. Tensors are on the CPU.
 
-    spans: the memory that steps use. Recorded steps use the memory that was set when they were recorded.
+    spans: the memory that steps use.
     """
 
     where = torch.device("cpu")
@@ -35,8 +34,14 @@ class Recorder(LaunchingDevice):
     def report(self, words: int) -> torch.Tensor:
         return torch.zeros(words, dtype=torch.int64)
 
-    def current(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+    def enter(self) -> None:
+        pass
+
+    def ready(self) -> None:
+        pass
+
+    def leave(self, before: None) -> None:
+        pass
 
     def stream(self) -> int:
         return 0
@@ -62,21 +67,32 @@ class Recorder(LaunchingDevice):
         else:
             self._noted.append((run, copy.copy(item)))
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Record the steps that `run` begins; returns a function that runs them again."""
+    def copy_seconds(self, nbytes: int) -> float:
+        return 0.0
+
+    def capture(self, run: Callable[[], None]) -> Captured:
+        """Record the steps that `run` begins."""
         noted: list[tuple[Callable[[Any], None], Any]] = []
         self._noted = noted
         try:
             run()
         finally:
             self._noted = None
+        return Recording(noted)
 
-        spans = self.spans
 
-        def again() -> None:
-            before, self.spans = self.spans, spans
-            for begin, item in noted:
-                begin(item)
-            self.spans = before
+class Recording:
+    """Recorded steps; a `Captured`."""
 
-        return again
+    def __init__(self, noted: list[tuple[Callable[[Any], None], Any]]) -> None:
+        self.fixed = ""
+        self._noted = noted
+        self.launch: Callable[[], None] = self._run
+        self._launches = {item.parameters: item for _, item in noted if isinstance(item, Launch)}
+
+    def _run(self) -> None:
+        for begin, item in self._noted:
+            begin(item)
+
+    def update(self, launch: Launch) -> None:
+        self._launches[launch.parameters].words[:] = launch.words

@@ -64,7 +64,7 @@ _gathering = [True]
 
 def any_held() -> bool:
     """Whether this process has had a sharded tensor."""
-    return bool(_held)
+    return bool(_held.data)  # its own length is counted in Python
 
 
 def _divided(whole: Tensor) -> _Held | None:

@@ -12,6 +12,7 @@
 #undef cudaEventRecordWithFlags
 #undef cudaStreamGetCaptureInfo
 #undef cuCtxSetCurrent
+#undef cuStreamGetCaptureInfo_v2
 
 typedef void (*LaunchTold)(void *function, unsigned x, unsigned y, unsigned z, void **parameters);
 typedef void (*GraphTold)(long graph);
@@ -28,6 +29,27 @@ void standin_tell(LaunchTold launch, GraphTold graph, CopyTold copy, OwnTold own
   launch_told = launch, graph_told = graph, copy_told = copy, own_told = own;
 }
 long standin_capturing(void) { return capturing; }
+
+// A kernel and its parameters' sizes, which Python tells, as code has them on a GPU.
+enum { MOST = 256, GRAPHS = 1 << 16 };
+struct function { char *name; int count, sizes[MOST]; };
+// A node of a captured graph: a launch with a copy of its arguments, and the copy that the instantiated graph has.
+struct node {
+  CUgraphNodeType type;
+  long graph;
+  CUDA_KERNEL_NODE_PARAMS launch;
+  long long words[MOST], instantiated[MOST];
+  void *at[MOST], *instantiated_at[MOST];
+};
+static struct node other = {.type = CU_GRAPH_NODE_TYPE_MEMCPY}; // what is captured and is no launch of gflow's
+static CUgraphNode latest;                                      // the node that the next one depends on
+static char destroyed[GRAPHS];
+static long updates;
+long standin_updates(void) { return updates; }
+void standin_parameters(struct function *f, int count, const int *sizes) {
+  f->count = count;
+  memcpy(f->sizes, sizes, count * sizeof *sizes);
+}
 
 #define OK(name, ...) \
   cudaError_t name(__VA_ARGS__) { return cudaSuccess; }
@@ -84,11 +106,13 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
   return cudaSuccess;
 }
 static cudaError_t copy(void *to, const void *from, size_t size) {
+  if (capturing) latest = (CUgraphNode)&other;
   if (capturing && copy_told) copy_told(to, from, size, 0);
   else memmove(to, from, size);
   return cudaSuccess;
 }
 static cudaError_t fill(void *to, int value, size_t size) {
+  if (capturing) latest = (CUgraphNode)&other;
   if (capturing && copy_told) copy_told(to, NULL, size, value);
   else memset(to, value, size);
   return cudaSuccess;
@@ -101,8 +125,8 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t s) { ret
 OK(cudaMemcpyToSymbol, const void *symbol, const void *from, size_t n, size_t offset, enum cudaMemcpyKind k)
 
 // ---- streams and events
-static long handles = 1024;
-cudaError_t cudaStreamCreate(cudaStream_t *s) { *s = (cudaStream_t)++handles; return cudaSuccess; }
+static long handles = 1024; // as pointers, even: PyTorch marks its own streams by the lowest bit
+cudaError_t cudaStreamCreate(cudaStream_t *s) { *s = (cudaStream_t)(handles += 16); return cudaSuccess; }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority) { return cudaStreamCreate(s); }
 OK(cudaStreamDestroy, cudaStream_t s)
 cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) { *priority = 0; return cudaSuccess; }
@@ -132,7 +156,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
 // ---- graphs: numbered; what they hold is Python's business
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode) {
   capturing = ++captures;
-  return cudaSuccess;
+  latest = NULL;
+  return captures < GRAPHS ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph) {
   *graph = (cudaGraph_t)capturing;
@@ -163,7 +188,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
   if (graph_told) graph_told((long)exec);
   return cudaSuccess;
 }
-OK(cudaGraphDestroy, cudaGraph_t graph)
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { destroyed[(long)graph] = 1; return cudaSuccess; }
 OK(cudaGraphExecDestroy, cudaGraphExec_t exec)
 OK(cudaGraphDebugDotPrint, cudaGraph_t graph, const char *path, unsigned flags)
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n) { *n = 1; return cudaSuccess; }
@@ -182,6 +207,7 @@ void __cudaRegisterFunction(void **handle, const char *host, char *device, const
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void *stream) { return 0; }
 cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream) { return cudaSuccess; }
 static cudaError_t run_own(const void *host, void **args) {
+  if (capturing) latest = (CUgraphNode)&other;
   for (unsigned i = 0; own_told && i < owned; i++)
     if (own[i].host == host) { own_told(own[i].name, args); break; }
   return cudaSuccess;
@@ -211,12 +237,14 @@ CUresult cuCtxSetCurrent(CUcontext c) { context = c; return CUDA_SUCCESS; }
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   // an ELF file for NVIDIA's machines
   if (memcmp(image, "\177ELF", 4) || ((const unsigned short *)image)[9] != 190) return CUDA_ERROR_INVALID_IMAGE;
-  *module = (CUmodule)++handles;
+  *module = (CUmodule)(handles += 16);
   return CUDA_SUCCESS;
 }
 DRIVER(cuModuleUnload, CUmodule module)
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-  *function = (CUfunction)strdup(name);
+  struct function *f = calloc(1, sizeof *f);
+  f->name = strdup(name);
+  *function = (CUfunction)f;
   return CUDA_SUCCESS;
 }
 DRIVER(cuFuncSetAttribute, CUfunction function, CUfunction_attribute what, int value)
@@ -224,7 +252,50 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
                         unsigned tz, unsigned shared, CUstream stream, void **parameters, void **extra) {
   if (!x || !y || !z || y > 65535 || z > 65535) return CUDA_ERROR_INVALID_VALUE;
   if (shared > 232448 || tx > 1024) return CUDA_ERROR_INVALID_VALUE;
+  if (capturing) {
+    struct function *f = (struct function *)function;
+    struct node *node = calloc(1, sizeof *node);
+    node->type = CU_GRAPH_NODE_TYPE_KERNEL, node->graph = capturing;
+    for (int i = 0; i < f->count; i++) {
+      memcpy(&node->words[i], parameters[i], f->sizes[i]);
+      node->instantiated[i] = node->words[i];
+      node->at[i] = &node->words[i], node->instantiated_at[i] = &node->instantiated[i];
+    }
+    CUDA_KERNEL_NODE_PARAMS launch = {function, x, y, z, tx, ty, tz, shared, node->at};
+    node->launch = launch;
+    latest = (CUgraphNode)node, parameters = node->instantiated_at;
+  }
   if (launch_told) launch_told(function, x, y, z, parameters);
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamGetCaptureInfo_v2(CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                                   const CUgraphNode **needs, size_t *n) {
+  *status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  *needs = &latest, *n = capturing && latest != NULL;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type) {
+  *type = ((struct node *)node)->type;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *launch) {
+  if (((struct node *)node)->type != CU_GRAPH_NODE_TYPE_KERNEL) return CUDA_ERROR_INVALID_VALUE;
+  *launch = ((struct node *)node)->launch;
+  return CUDA_SUCCESS;
+}
+// The node is one of the graph that was instantiated, which still exists; the instantiated graph copies the arguments.
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *launch) {
+  struct node *node = (struct node *)n;
+  const CUDA_KERNEL_NODE_PARAMS *was = &node->launch;
+  if (node->type != CU_GRAPH_NODE_TYPE_KERNEL || node->graph != (long)exec || destroyed[node->graph])
+    return CUDA_ERROR_INVALID_VALUE;
+  if (launch->func != was->func || launch->gridDimX != was->gridDimX || launch->gridDimY != was->gridDimY ||
+      launch->gridDimZ != was->gridDimZ || launch->blockDimX != was->blockDimX || launch->blockDimY != 1 ||
+      launch->blockDimZ != 1 || launch->sharedMemBytes != was->sharedMemBytes || launch->extra)
+    return CUDA_ERROR_INVALID_VALUE;
+  struct function *f = (struct function *)launch->func;
+  for (int i = 0; i < f->count; i++) memcpy(&node->instantiated[i], launch->kernelParams[i], f->sizes[i]);
+  updates++;
   return CUDA_SUCCESS;
 }
 CUresult cuGetErrorName(CUresult e, const char **text) { *text = "CUDA_STAND_IN"; return CUDA_SUCCESS; }

@@ -21,6 +21,7 @@ from gflow.dialects.program import DeviceCode, TritonKernel
 from gflow.runtime.cuda import interpreter
 from gflow.runtime.cuda.device import Launch
 from gflow.runtime.cuda.gpu import Gpu
+from gflow.runtime.cuda.launches import size_of
 from gflow.runtime.device import Span
 
 #: PyTorch's kernels that were launched, which did nothing
@@ -42,13 +43,18 @@ def active() -> bool:
     return hasattr(ctypes.CDLL(None), "standin_tell")
 
 
+def updates() -> int:
+    """How often a launch in an instantiated graph has got other arguments."""
+    return int(_library.standin_updates())
+
+
 def install() -> None:
     """Listen to the library."""
     global _library
     if _library is not None:
         return
     _library = ctypes.CDLL(None)
-    _library.standin_capturing.restype = ctypes.c_long
+    _library.standin_capturing.restype = _library.standin_updates.restype = ctypes.c_long
     u, p = ctypes.c_uint, ctypes.c_void_p
     kinds = [
         (_launch, [p, u, u, u, p]),
@@ -64,6 +70,10 @@ def install() -> None:
     def loading(self: Gpu, kernel: TritonKernel, config: int, code: DeviceCode | None) -> Any:
         found = load(self, kernel, config, code)
         _kernels[found.function] = kernel, config, interpreter._load(kernel)
+        sizes = [*map(size_of, kernel.parameters.values()), 8, 8]
+        _library.standin_parameters(
+            ctypes.c_void_p(found.function), len(sizes), (ctypes.c_int * len(sizes))(*sizes)
+        )
         return found
 
     def placed(self: Gpu, spans: Sequence[Span]) -> None:
@@ -107,17 +117,15 @@ class _Step:
 
 def _launch(function: int, x: int, y: int, z: int, parameters: int) -> None:
     kernel, config, loaded = _kernels[function]
-    count = len(kernel.parameters)
-    addresses = (ctypes.c_void_p * count).from_address(parameters)
-    words = np.array([ctypes.c_int64.from_address(a).value for a in addresses], dtype=np.int64)
+    addresses = (ctypes.c_void_p * len(kernel.parameters)).from_address(parameters)
     step = _Step((x, y, z), config)
-    launch = Launch(step, kernel, loaded, words, 0)  # type: ignore[arg-type]
-    spans = _spans
 
     def run() -> None:
+        words = np.array([ctypes.c_int64.from_address(a).value for a in addresses], dtype=np.int64)
+        launch = Launch(step, kernel, loaded, words, 0)  # type: ignore[arg-type]
         launched[kernel.name] += 1
         with interpreter._lock, interpreter.interpreting():
-            interpreter._interpret(launch, spans)
+            interpreter._interpret(launch, _spans)
 
     _do(run)
 

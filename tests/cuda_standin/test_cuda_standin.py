@@ -13,6 +13,8 @@ import torch
 from torch.nn import functional as F
 
 import gflow as flow
+from gflow.runtime.cuda import driver
+from gflow.runtime.device import DeviceError
 
 from . import standin
 
@@ -324,6 +326,99 @@ def test_compiled_modules(compiler: Any) -> None:
         for mine, theirs in zip(model.parameters(), reference.parameters()):
             assert mine.grad is not None
             torch.testing.assert_close(mine.grad.cpu(), theirs.grad)
+
+
+class Several(flow.nn.Graph):
+    """Several results, and a buffer that each call updates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.Module()
+        self.module.register_buffer("calls", torch.zeros(3, device="cuda"))
+
+    def build(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.module.calls.add_(1)
+        return several(x, y, self.module.calls)
+
+
+def several(x: torch.Tensor, y: torch.Tensor, calls: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    z = torch.tanh(x * 2 + y)
+    return z, z.sum(0), x[1:] - y[1:], calls * 2
+
+
+REFUSED = {
+    "captured_node": "the driver does not tell the graph's node of",
+    "kernel_node": "the graph's node of",
+    "set_kernel_node": "refused",
+}
+
+
+def refuse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the driver refuse what changes the addresses in a graph."""
+
+    def refused(*args: Any) -> None:
+        if name == "set_kernel_node":
+            raise DeviceError("refused")
+
+    if name:
+        monkeypatch.setattr(driver.driver(), name, refused)
+
+
+@pytest.mark.parametrize("refused", ["", *REFUSED])
+def test_results_stay_what_they_were(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs move, and the caller keeps results, parts of results, and drops others, over many calls; a call on another
+    stream, and one step by step, in between."""
+    refuse(refused, monkeypatch)
+    graph, kept, x = Several(), [], torch.empty(0)
+    before = standin.updates() if standin.active() else 0
+    for n in range(1, 13):
+        if n % 4 != 2:  # else the inputs are those of the previous call, at the same place
+            x, y = torch.randn(4, 3), torch.randn(4, 3)
+            on_gpu = [x.to("cuda"), y.to("cuda")]
+            if n % 5 == 0:
+                on_gpu[0] = torch.empty(13, device="cuda")[1:].view(4, 3).copy_(x)  # misaligned
+        stream = torch.cuda.Stream() if n == 8 else torch.cuda.current_stream()
+        calls = graph.module.calls.cpu() + 1
+        with torch.cuda.stream(stream):
+            found = graph(*on_gpu)
+        stream.synchronize()
+        if n == 9:
+            graph.profile(*on_gpu)
+        want = several(x, y, calls)
+        if n % 3:
+            kept.append((found, want))
+        else:
+            kept.append((tuple(f[-1:] for f in found), tuple(w[-1:] for w in want)))
+    for found, want in kept:
+        for f, w in zip(found, want):
+            torch.testing.assert_close(f.cpu(), w)
+    told = "no, step by step: copies of its results" if refused else "yes."
+    assert f"As one CUDA graph: {told}" in str(graph.explain())
+    if standin.active():
+        assert (standin.updates() > before) == (not refused)
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_results_are_copied_where_a_graph_keeps_addresses(
+    refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(refused, monkeypatch)
+    reference = mlp()
+    model = to_cuda(reference)
+    graph, eager = Train(model, cross_entropy, sgd(model.parameters())), sgd(reference.parameters())
+    losses = []
+    for _ in range(6):
+        args = rows()
+        got = graph(*[a.to("cuda") for a in args])
+        eager.zero_grad()
+        want = cross_entropy(reference, *args)
+        want.backward()
+        eager.step()
+        losses.append((got, want.detach()))
+    for got, want in losses:
+        torch.testing.assert_close(got.cpu(), want)
+    told = f"As one CUDA graph: yes; 1 of {len(graph._state.latest.compiled.program.results)} results are copied"
+    assert f"{told} out of it: {REFUSED[refused]}" in str(graph.explain())
 
 
 def test_tensors_on_two_devices_are_an_error() -> None:

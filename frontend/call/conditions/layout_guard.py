@@ -22,6 +22,14 @@ def metadata(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (*own, tensor.is_conj(), tensor.is_neg(), tensor._is_zerotensor())
 
 
+def tensor_guards(tensors: Sequence[torch.Tensor]) -> TensorGuards:
+    """PyTorch's guards of the type, dispatch keys, dtype, device, sizes and strides of some tensors. They do not hold
+    for the same tensor twice."""
+    sizes: Any = [[*t.shape] for t in tensors]
+    strides: Any = [[*t.stride()] for t in tensors]
+    return TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+
+
 class LayoutGuard:
     """The metadata of some tensors. PyTorch's own guards compare in one call (0.06 µs a tensor). They also compare
     irrelevant properties (`requires_grad`, autocast), so if they differ, each tensor is compared here."""
@@ -32,13 +40,7 @@ class LayoutGuard:
         self._arm()
 
     def _arm(self) -> None:
-        self._guards: TensorGuards | None = None
-        if self.tensors:
-            sizes: Any = [[*t.shape] for t in self.tensors]
-            strides: Any = [[*t.stride()] for t in self.tensors]
-            self._guards = TensorGuards(
-                *self.tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
-            )
+        self._guards = tensor_guards(self.tensors) if self.tensors else None
 
     def holds(self) -> bool:
         """Whether the metadata of all tensors is unchanged."""

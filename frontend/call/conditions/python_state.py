@@ -144,11 +144,15 @@ def _fits(value: Any, last: Any) -> bool:
 
 
 class PythonState:
-    """The conditions of one trace on Python values, and the values that each call writes back."""
+    """The conditions of one trace on Python values, and the values that each call writes back.
+
+    idle: whether there are no conditions: the graph has no optimizer, and its program no number as an argument.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         steps = trace.steps
+        self.idle = not (steps or trace.guards or trace.numbers)
         self.baked: list[BakedValue] = _unique([b for step in steps for b in step.baked])
         self.structures: list[Structure] = _unique([s for step in steps for s in step.structures])
         inputs = {i.value for i in trace.inputs}

@@ -30,6 +30,7 @@ class PlanCache:
         self.size, self.strict, self.apart = DEFAULT_SIZE, False, False
         self.arena = Arena()
         self._plans: OrderedDict[Any, list[Plan]] = OrderedDict()
+        self._latest: Sequence[Plan] = ()  # those that are the most recently used
         self._made: dict[Any, int] = {}
         self._uses = 0
         self.cleared = 0
@@ -39,14 +40,17 @@ class PlanCache:
     ) -> Plan | None:
         """The plan for a signature and a call, which is valid for the current Python state and hyperparameters. takes:
         whether a plan may be it; then it is the first choice of later calls."""
-        for plan in self._plans.get(key, ()):
+        found = self._plans.get(key, ())
+        for plan in found:
             if takes is not None and not takes(plan):
                 continue
             if plan.given is not None and plan.given.first_change(leaves) is not None:
                 continue
             fits = (plan.guard is None or plan.guard.holds()) and plan.refresh()
             if fits and plan.first_other_value(leaves) is None:
-                self._plans.move_to_end(key)
+                if found is not self._latest:  # a key takes long to hash
+                    self._plans.move_to_end(key)
+                    self._latest = found
                 self._uses += 1
                 plan.used = self._uses
                 if takes is not None:
@@ -65,6 +69,7 @@ class PlanCache:
         plan.used = self._uses
         variants.insert(0, plan)
         self._plans.move_to_end(key)
+        self._latest = variants
         self._trim()
 
     def _count_variant(self, key: Any, plan: Plan, variants: list[Plan]) -> None:
@@ -125,6 +130,7 @@ class PlanCache:
             if not self._plans[key]:
                 del self._plans[key]
             self._plans.setdefault(to, []).insert(0, plan)
+            self._latest = ()
 
     def resize(self, size: int, strict: bool) -> None:
         """Set the maximal number of plans. strict: whether one more is an error instead of dropping the oldest."""
@@ -142,6 +148,7 @@ class PlanCache:
         self.cleared += bool(self._plans)
         plans = list(self)
         self._plans.clear()
+        self._latest = ()
         self._made.clear()
         for plan in plans:
             _close(plan.compiled.run)

@@ -117,11 +117,7 @@ class Plan:
     def refresh(self) -> bool:
         """Copy changed hyperparameters into the arguments. False: trace again."""
         python, trace = self.python, self.trace
-        if not python.bound() and not self._rebind():
-            return False
-        if not python.take_numbers() or not python.values_hold():
-            return False
-        if not python.tensors_same() and not self._rebind():
+        if not python.idle and not self._python_holds():
             return False
         if trace.views and not all(view.holds() for view in trace.views):
             return False
@@ -129,6 +125,15 @@ class Plan:
             return False
         self._look()
         return self.memory is not None or not self._joined()
+
+    def _python_holds(self) -> bool:
+        """Whether the values of optimizers are valid, apart from numbers, which are copied."""
+        python = self.python
+        if not python.bound() and not self._rebind():
+            return False
+        if not python.take_numbers() or not python.values_hold():
+            return False
+        return python.tensors_same() or self._rebind()
 
     def _look(self) -> None:
         """Update the addresses of the real tensors."""

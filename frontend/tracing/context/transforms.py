@@ -22,7 +22,7 @@ from torch.autograd import forward_ad
 from torch.nn.utils import parametrize
 
 from gflow.errors import GraphInputError, GraphTraceError
-from gflow.runtime.recorded import function_modes, recorder
+from gflow.runtime.recorded import acted_on, function_modes, recorder
 
 from .location import here
 
@@ -42,6 +42,7 @@ CACHED = (
     "call within; a program computes them once a call without it"
 )
 _VMAP = torch._C._dispatch_key_parse("VmapMode")  # of batched backwards
+_is_included = torch._C._dispatch_tls_is_dispatch_key_included
 
 
 def is_transformed() -> bool:
@@ -50,14 +51,20 @@ def is_transformed() -> bool:
     return (
         forward_ad._current_level >= 0
         or peek_interpreter_stack() is not None
-        or torch._C._dispatch_tls_is_dispatch_key_included(_VMAP)
+        or _is_included(_VMAP)
         or bool(recorder())
     )
 
 
 def acts_on_calls() -> bool:
     """Whether a transform or a mode is active. TorchDynamo, which guards function modes, asks for transforms alone."""
-    return is_transformed() or bool(function_modes())
+    may = (
+        acted_on()
+        or forward_ad._current_level >= 0
+        or peek_interpreter_stack() is not None
+        or _is_included(_VMAP)
+    )
+    return may and (is_transformed() or bool(function_modes()))
 
 
 def finds_anomalies() -> bool:

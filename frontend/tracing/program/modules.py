@@ -71,7 +71,7 @@ class ModuleTable:
     def is_current(self) -> bool:
         """Whether every parameter, buffer and submodule is the same, in the same order, and no module has more."""
         told, *_ = self._latest  # type: ignore[attr-defined]
-        if told is not None and told.same():
+        if not self.modules or (told is not None and told.same()):
             return True
         holders, keys, tensors = self._columns  # type: ignore[attr-defined]
         parents, children = self._tree  # type: ignore[attr-defined]
@@ -87,6 +87,8 @@ class ModuleTable:
 
     def modes(self) -> tuple[bool, ...]:
         """The train or eval mode of every module, and which parameters require gradients."""
+        if not self.modules:
+            return ()
         _, told, flags = self._latest  # type: ignore[attr-defined]
         if told is None or not told.same() or any(map(_finds_training, self._kinds)):  # type: ignore[attr-defined]
             told = unchanged([*map(vars, self.modules)], self.modules)

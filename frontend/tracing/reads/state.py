@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -250,32 +250,52 @@ class _Columns:
         self._hooked = [r for r in hooks if r.value]
         self._hooks = [part for r in hooks for part in r.value]
         self._empty = _by_keys([r for r in hooks if not r.value and r.key is not None])
+        self._comparisons = [*self._compared()]
 
     def same(self) -> bool:
         """Whether all reads are unchanged, by identity."""
-        same = operator.is_
         try:
-            return (
-                all(map(same, map(dict.get, self._dicts, self._keys), self._values))
-                and [*map(len, self._sized)] == self._sizes
-                and [*map(next, map(reversed, self._named), repeat(None))] == self._last
-                and not any(map(hasattr, self._lacking, self._lacked))
-                and all(map(same, map(getattr, self._owners, self._attributes), self._held))
-                and all(map(same, map(_contents, self._cells), self._contents))
-                and all(map(same, self._all_parts(), self._parts))
-                and all(map(same, map(type, self._typed), self._types))
-                and [read() for read in self._calls] == self._given
-                and not any(self._unhooked)
-                and not any(
-                    any(chain.from_iterable(map(dicts_of, owns))) for dicts_of, owns in self._empty
-                )
-                and (
-                    not self._hooked
-                    or [*chain.from_iterable(map(now, self._hooked))] == self._hooks
-                )
-            )
+            for same in self._comparisons:  # noqa: SIM110 (a generator costs more than its loop)
+                if not same():
+                    return False
+            return True
         except (AttributeError, KeyError, ValueError, RuntimeError):
             return False  # removed, without a value, or changed by another thread
+
+    def _compared(self) -> Iterator[Callable[[], bool]]:
+        """The comparisons of the columns that are not empty."""
+        same = operator.is_
+        if self._dicts:
+            yield lambda: all(map(same, map(dict.get, self._dicts, self._keys), self._values))
+        if self._sized:
+            yield lambda: [*map(len, self._sized)] == self._sizes
+        if self._named:
+            yield lambda: [*map(next, map(reversed, self._named), repeat(None))] == self._last
+        if self._lacking:
+            yield lambda: not any(map(hasattr, self._lacking, self._lacked))
+        if self._owners:
+            yield lambda: all(map(same, map(getattr, self._owners, self._attributes), self._held))
+        if self._cells:
+            yield lambda: all(map(same, map(_contents, self._cells), self._contents))
+        if self._lists or self._mappings:
+            yield lambda: all(map(same, self._all_parts(), self._parts))
+        if self._typed:
+            yield lambda: all(map(same, map(type, self._typed), self._types))
+        if self._calls:
+            yield lambda: [read() for read in self._calls] == self._given
+        if self._unhooked:
+            yield lambda: not any(self._unhooked)
+        if self._empty:
+            yield (
+                lambda: (
+                    not any(
+                        any(chain.from_iterable(map(dicts_of, owns)))
+                        for dicts_of, owns in self._empty
+                    )
+                )
+            )
+        if self._hooked:
+            yield lambda: [*chain.from_iterable(map(now, self._hooked))] == self._hooks
 
     def _all_parts(self) -> Any:
         keys = chain.from_iterable(map(dict.keys, self._mappings))
