@@ -63,7 +63,7 @@ class Timer:
         self.asked: list[Any] = []
         self.library = library
 
-    def __call__(self, step: LaunchStep | AtenStep) -> float:
+    def __call__(self, step: LaunchStep | AtenStep, best: float) -> float:
         self.asked.append(step)
         if isinstance(step, AtenStep):
             return self.library
@@ -91,11 +91,11 @@ def test_only_what_is_compiled_is_tried_and_what_cannot_run_loses():
     timer = Timer()
     assert tune(given, timer, "a GPU").steps[0].config == 2
     assert {s.config for s in timer.asked} == {0, 2}
-    fails = lambda step: math.inf if step.config == 1 else Timer()(step)  # noqa: E731
+    fails = lambda step, best: math.inf if step.config == 1 else Timer()(step, best)  # noqa: E731
     found = tune(program((1000,)), fails, "a GPU")
     assert found.steps[0].config == 2
     assert len(found.races[0].seconds) == 2
-    none = tune(program((1000,)), lambda step: math.inf, "a GPU")
+    none = tune(program((1000,)), lambda step, best: math.inf, "a GPU")
     assert none.steps == program((1000,)).steps
     assert none.races == []
 
@@ -210,7 +210,7 @@ def test_library_calls_compute_the_same():
     assert any(c.overload == "aten.matmul.default" for c in known)
     pytest.importorskip("triton")
     timer = StepTimer(found, InterpreterDevice(), runs=2, warm_up=1)
-    only_calls = lambda s: timer(s) if isinstance(s, AtenStep) else math.inf  # noqa: E731
+    only_calls = lambda s, best: timer(s) if isinstance(s, AtenStep) else math.inf  # noqa: E731
     chosen = tune(found, only_calls, "cpu", calls=calls)
     assert {s.overload for s in chosen.steps if isinstance(s, AtenStep)} >= {"aten.matmul.default"}
     args = list(plan.arguments)
@@ -218,6 +218,68 @@ def test_library_calls_compute_the_same():
         args[position] = (x, y)[leaf]
     for result, expected in zip(Executable(chosen, InterpreterDevice())(args), want):
         torch.testing.assert_close(result, expected)
+
+
+class Clocked(InterpreterDevice):
+    """A device that runs nothing, with a host and a stream that take made-up seconds for a step.
+
+    waits: whether the host waits for the step's end. steps: how many were begun.
+    """
+
+    def __init__(self, host: float, device: float, waits: bool = False) -> None:
+        super().__init__()
+        self.host, self.device, self.waits, self.steps = host, device, waits, 0
+        self.now = self.free = 0.0  # the host's time; when the stream has done what was put into it
+
+    def begin(self, run: Any, item: Any) -> None:
+        self.steps += 1
+        self.now += self.host
+        self.free = max(self.free, self.now) + self.device
+        if self.waits:
+            self.now = self.free
+
+    def delay(self, seconds: float) -> None:
+        self.free = max(self.free, self.now) + seconds
+
+    def mark(self) -> float:
+        self.now += 1e-6
+        return max(self.free, self.now)
+
+    def reached(self, mark: float) -> bool:
+        return mark <= self.now
+
+    def seconds(self, begin: float, end: float) -> float:
+        self.now = max(self.now, end)
+        return end - begin
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, device: Clocked, best: float = math.inf) -> float:
+    """The time of a launch by a `StepTimer`."""
+    graph = Infer()
+    graph(torch.randn(8, 32), torch.randn(2, 3, 6, 6))
+    plan: Any = graph._state.latest
+    (found,) = programs_for(plan.trace, plan.compiled.options, "cuda:90", code=False)
+    monkeypatch.setattr("gflow.runtime.cuda.timing.time.perf_counter", lambda: device.now)
+    step = next(s for s in found.steps if isinstance(s, LaunchStep))
+    return StepTimer(found, device)(step, best)
+
+
+@pytest.mark.parametrize("host", [1e-6, 1e-4, 3e-3])
+def test_the_time_of_a_step_is_the_device_s_alone(monkeypatch, host):
+    assert timed(monkeypatch, Clocked(host, 2e-5)) == pytest.approx(2e-5, abs=2e-6)
+
+
+def test_a_step_that_waits_for_the_device_is_timed(monkeypatch):
+    assert timed(monkeypatch, Clocked(1e-4, 2e-5, waits=True)) >= 2e-5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "best", "samples"), [(1e-4, 9e-5, 15), (1e-4, 5e-5, 3), (1e-2, 1e-2, 3)]
+)
+def test_long_and_hopeless_steps_get_few_samples(monkeypatch, seconds, best, samples):
+    device = Clocked(1e-5, seconds)
+    assert timed(monkeypatch, device, best) == pytest.approx(seconds, abs=2e-6)
+    assert device.steps == 2 + 1 + samples
 
 
 @pytest.fixture
@@ -237,7 +299,7 @@ def raced() -> tuple[Program, Program, dict[int, Instead]]:
     given.device_code = {key_of(k.name, c): CODE for k in kernels for c in range(len(k.configs))}
     calls = library_calls(given)
 
-    def measure(step: LaunchStep | AtenStep) -> float:
+    def measure(step: LaunchStep | AtenStep, best: float) -> float:
         if isinstance(step, AtenStep):
             return 0.5 if "matmul" in step.overload else 9.0
         return 1.0 if step.config == 1 else 2.0

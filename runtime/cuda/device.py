@@ -57,5 +57,11 @@ class Launcher(Device, Protocol):
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Capture the work that `run` puts on the current stream; returns a function that launches it again."""
 
+    def delay(self, seconds: float) -> None:
+        """Keep the current stream busy for at least so many seconds, without access to memory."""
+
+    def reached(self, mark: Any) -> bool:
+        """Whether the device has reached a mark; False where steps run as they are begun."""
+
     def wait(self, mark: Any) -> None:
         """Block until a mark is reached."""

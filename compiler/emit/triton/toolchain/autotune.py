@@ -19,8 +19,9 @@ from ..language.grid import grid_of
 from ..library_calls import LIBRARY, Instead
 from .compile import Job, Store, key_of, triton_version
 
-#: gives the median time of a step on the device in seconds; infinite if it cannot run there
-Measure = Callable[[LaunchStep | AtenStep], float]
+#: gives the median time of a step on the device in seconds; infinite if it cannot run there. The number is the time of
+#: the fastest contender so far: a step that is much slower need not be measured precisely
+Measure = Callable[[LaunchStep | AtenStep, float], float]
 #: the most configurations of a kernel that are tried, in the cost model's order
 MOST = 6
 #: a configuration that spills at least so many bytes a thread is not tried if another one spills less
@@ -153,8 +154,12 @@ def _ways(
 
 
 def _race(ways: Mapping[str, LaunchStep | AtenStep], measure: Measure) -> dict[str, float]:
-    found = {way: measure(step) for way, step in ways.items()}
-    return {way: seconds for way, seconds in found.items() if math.isfinite(seconds)}
+    found: dict[str, float] = {}
+    for way, step in ways.items():
+        seconds = measure(step, min(found.values(), default=math.inf))
+        if math.isfinite(seconds):
+            found[way] = seconds
+    return found
 
 
 def _order(seconds: Mapping[str, float]) -> list[str]:
