@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import time
 from dataclasses import replace
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _precision: Any = torch._C._get_fp32_precision_getter  # type: ignore[attr-defined]
+_log = logging.getLogger("gflow")
 
 
 def gpu_of(trace: Trace) -> torch.device | None:
@@ -85,29 +88,56 @@ def _store() -> Any:
 
 
 def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -> Program:
-    """The program with launches chosen by measurement on the GPU, if the options request it; its IR records them."""
-    if not options.tune or gpu is None or program.target == "cpu" or os.environ.get(DEVICE):
+    """The program with launches chosen by measurement on the GPU, within the options' time; its IR records them."""
+    if gpu is None or program.target == "cpu" or os.environ.get(DEVICE):
+        return program
+    seconds = _seconds_of_races(options)
+    capturing = gpu.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if not seconds or capturing:  # in a caller's own CUDA graph nothing can be measured
         return program
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler.emit.triton.library_calls import library_calls
-    from gflow.compiler.emit.triton.toolchain.autotune import contenders, tune
+    from gflow.compiler.emit.triton.race_order import expected_of
+    from gflow.compiler.emit.triton.toolchain.autotune import tune
     from gflow.compiler.emit.triton.toolchain.compile import compile_kernels, key_of
     from gflow.compiler.emit.triton.winners import with_winners
     from gflow.compiler.targets import parse_target
     from gflow.runtime.cuda.timing import StepTimer
 
     start, store, tell = time.perf_counter(), _store(), options.on_phase or current().phase
-    arch = parse_target(program.target).arch
-    every = compile_kernels(
-        contenders(program), arch, store=store, tell=tell, failed=lambda kernel, config, why: None
-    )
-    complete = replace(program, device_code={**every, **program.device_code})
-    timer = StepTimer(complete, gpu_for(program.target, gpu))
-    name = torch.cuda.get_device_name(gpu)
+    arch, name = parse_target(program.target).arch, torch.cuda.get_device_name(gpu)
+    complete = replace(program, device_code=dict(program.device_code))
+    timer = functools.cache(lambda: StepTimer(complete, gpu_for(program.target, gpu)))
     calls = library_calls(program) if options.tune_libraries else {}
-    found = tune(complete, timer, name, calls=calls, store=store, tell=tell)
+    try:
+        found = tune(
+            complete, lambda step, best: timer()(step, best), name,
+            compiled=lambda jobs: compile_kernels(
+                jobs, arch, store=store, tell=tell, failed=lambda kernel, config, why: None
+            ),
+            calls=calls, store=store, seconds=seconds, expected=lambda: expected_of(program), tell=tell,
+        )  # fmt: skip
+    except torch.OutOfMemoryError:
+        _log.warning(
+            "%s: %s has no memory for a second copy of the program's tensors, so its kernels are not measured and run "
+            "as the cost model chooses",
+            program.name,
+            name,
+        )
+        return program
     found = with_winners(program, found, calls, name)
     used = {key_of(s.kernel, s.config) for s in found.steps if isinstance(s, LaunchStep)}
     options.timing["tune"] = time.perf_counter() - start
     found = replace(found, device_code={k: v for k, v in found.device_code.items() if k in used})
     return replace(found, seal=seal(found))
+
+
+def _seconds_of_races(options: CompileOptions) -> float:
+    """The most seconds of a program's races."""
+    if options.tune_seconds is not None:
+        return options.tune_seconds
+    # start-up: the compiler is loaded by the first compilation
+    from gflow.compiler.driver import options as defaults
+
+    # another process could choose kernels that round otherwise
+    return 0.0 if torch.are_deterministic_algorithms_enabled() else defaults.TUNE_SECONDS
