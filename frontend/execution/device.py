@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from gflow.dialects.program import LaunchStep, Program
 from gflow.dialects.program.form import seal
 from gflow.runtime.loading import DEVICE, gpu_for
 from gflow.runtime.stored import cache
+from gflow.tracing.context.ranks import world_size
 from gflow.tracing.context.watch import current
 from gflow.tracing.data.trace import Trace
 
@@ -83,9 +85,16 @@ def _store() -> Any:
     return None if cache.directory() is None else (cache.read, cache.write)
 
 
+def _measures(options: CompileOptions, program: Program, gpu: torch.device | None) -> bool:
+    """Whether ways to run a program are measured: on request, on a GPU."""
+    return (
+        options.tune and gpu is not None and program.target != "cpu" and not os.environ.get(DEVICE)
+    )
+
+
 def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -> Program:
     """The program with launches chosen by measurement on the GPU, if the options request it; its IR records them."""
-    if not options.tune or gpu is None or program.target == "cpu" or os.environ.get(DEVICE):
+    if not _measures(options, program, gpu):
         return program
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler.emit.triton.library_calls import library_calls
@@ -107,6 +116,37 @@ def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -
     found = tune(complete, timer, name, calls=calls, store=store, tell=tell)
     found = with_winners(program, found, calls, name)
     used = {key_of(s.kernel, s.config) for s in found.steps if isinstance(s, LaunchStep)}
-    options.timing["tune"] = time.perf_counter() - start
+    options.timing["tune"] = options.timing.get("tune", 0.0) + time.perf_counter() - start
     found = replace(found, device_code={k: v for k, v in found.device_code.items() if k in used})
     return replace(found, seal=seal(found))
+
+
+def faster_apart(
+    programs: Sequence[Program], options: CompileOptions, gpu: torch.device | None
+) -> dict[str, Mapping[str, float]]:
+    """By the names of the groups of tuned programs (`gflow-unfuse`), the seconds of both ways on the GPU, the faster
+    one first.
+
+    Ranks of one step compile one program, and a memory budget decides by memory: groups stay as they are there.
+    """
+    passes = options.passes
+    free = options.pipeline is None and not (passes.memory_budget or passes.memory_fraction)
+    if not _measures(options, programs[0], gpu) or not free or world_size() > 1:
+        return {}
+    # start-up: the compiler is loaded by the first compilation
+    from gflow.compiler.driver.group_races import Device, race_groups
+    from gflow.runtime.cuda.timing import StepTimer
+
+    start = time.perf_counter()
+    launcher = gpu_for(programs[0].target, gpu)
+    device = Device(
+        torch.cuda.get_device_name(gpu),
+        lambda program: StepTimer(program, launcher),
+        _store(),
+        options.on_phase or current().phase,
+    )
+    found: dict[str, Mapping[str, float]] = {}
+    for program in programs:
+        found |= race_groups(program, options, device)
+    options.timing["tune"] = options.timing.get("tune", 0.0) + time.perf_counter() - start
+    return found

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
+from typing import Any
 
 from gflow.dialects.program import AtenStep, LaunchStep, Place, Program, Race
 
@@ -25,8 +26,8 @@ Measure = Callable[[LaunchStep | AtenStep], float]
 MOST = 6
 #: a configuration that spills at least so many bytes a thread is not tried if another one spills less
 SPILLED = 64
-#: the factor by which a library must be faster to be chosen
-_MARGIN = 0.98
+#: the factor by which a library, or a contraction apart from its epilogue, must be faster to be chosen
+MARGIN = 0.98
 _KIND = "tuning"
 
 
@@ -107,6 +108,31 @@ def tune(
     return _without(replace(program, steps=steps, races=races), replaced)
 
 
+def seconds_of(
+    found: Program, steps: range, measure: Measure, device: str, store: Store | None = None
+) -> float:
+    """The time of steps of a program that `tune` returned. Those without a comparison are measured.
+
+    The other arguments are those of `tune`.
+    """
+    total = 0.0
+    races = sorted(found.races, key=_of_one)  # that of a launch is known better than that of all
+    best = {race.step: next(iter(race.seconds.values())) for race in races}
+    for n in steps:
+        step = found.steps[n]
+        if n not in best:
+            assert isinstance(step, (LaunchStep, AtenStep))
+            key = _key(found, step, device, [ALONE])
+            seconds = _kept(store, key, [ALONE]) or _race({ALONE: step}, measure)
+            if store is not None:
+                store[1](_KIND, key, json.dumps(seconds).encode())
+            best[n] = seconds.get(ALONE, math.inf)
+        total += best[n]
+    return total
+
+
+#: the only way of a step that is measured without a comparison
+ALONE = "alone"
 #: the alternative of all kernels of an op, in a comparison with library calls
 KERNELS = "kernels"
 
@@ -161,18 +187,22 @@ def _order(seconds: Mapping[str, float]) -> list[str]:
     """The names of contenders, the one to use first."""
     order = sorted(seconds, key=lambda way: seconds[way])
     own = [way for way in order if not way.startswith(LIBRARY)]
-    if own and own[0] != order[0] and seconds[order[0]] > _MARGIN * seconds[own[0]]:
+    if own and own[0] != order[0] and seconds[order[0]] > MARGIN * seconds[own[0]]:
         order.remove(own[0])
         order.insert(0, own[0])
     return order
 
 
-def _key(program: Program, step: LaunchStep, device: str, ways: Sequence[str]) -> str:
+def _key(program: Program, step: LaunchStep | AtenStep, device: str, ways: Sequence[str]) -> str:
     """A key of everything that the result of a comparison depends on."""
-    kernel = program.triton[step.kernel]
-    numbers = [None if isinstance(a, Place) else a for a in step.args]
+    if isinstance(step, AtenStep):
+        refs = [r and [str(r.type), r.strides] for r in (*step.inputs, *step.outputs)]
+        what: list[Any] = [step.overload, step.args, refs]
+    else:
+        numbers = [None if isinstance(a, Place) else a for a in step.args]
+        what = [asdict(program.triton[step.kernel]), numbers]
     versions = [triton_version(), _torch_version()]
-    parts = [device, program.target, versions, asdict(kernel), numbers, list(ways)]
+    parts = [device, program.target, versions, *what, list(ways)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

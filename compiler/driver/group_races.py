@@ -1,0 +1,115 @@
+"""Timed comparison of a GPU's kernels of contractions and their epilogues with the same as two kernels.
+
+    %r = "gflow.fused"(%b, %x, %w) ({ … "gflow.matmul" … "gflow.tanh" … }) {gflow.group = "2424…", …
+                                                                    125 us
+    %0 = "gflow.matmul"(%x, %w)   by a library                       56 us
+    %r = "gflow.fused"(%b, %0) ({ … "gflow.tanh" … }) …              38 us
+
+Each group of equal kernels is compared once: the launches of the first as they were tuned, with the steps of a program
+of this kernel alone, split (`unfused.py`), each in its own fastest way. Groups that are faster split are named in
+`PipelineOptions.unfused`, and the program is compiled again, with a memory plan of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from gflow.dialects.program import DeviceCode, Program, Race
+from gflow.dialects.program.form import seal
+from gflow.dialects.records import record
+
+from ..emit.triton.library_calls import library_calls
+from ..emit.triton.toolchain.autotune import MARGIN, Measure, contenders, seconds_of, tune
+from ..emit.triton.toolchain.compile import Store, compile_kernels, key_of
+from ..targets import parse_target
+from .options import CompileOptions
+from .unfused import first_steps, groups_of, split_program
+
+#: the most groups of a program that are compared, those that take the most time
+MOST = 16
+#: names of the two ways in reports
+FUSED, UNFUSED = "fused", "unfused"
+
+
+@record
+class Device:
+    """How groups are measured.
+
+    Attributes: name: the device's name. timer: gives what measures the steps of a program with machine code. store: as
+    for `tune`. tell: called with "tune" or "triton" and the progress.
+    """
+
+    name: str
+    timer: Callable[[Program], Measure]
+    store: Store | None = None
+    tell: Callable[[str, str], None] = lambda name, detail: None
+
+
+def race_groups(
+    found: Program, options: CompileOptions, device: Device
+) -> dict[str, Mapping[str, float]]:
+    """The seconds of both ways, the one to use first, by the names of the groups of a program.
+
+    Args:
+        found: a program that `tune` returned, with machine code.
+        options: those that it was compiled with.
+        device: the device.
+
+    Raises:
+        PipelineError: a split group does not compile.
+    """
+    groups = groups_of(found)
+    if not groups:
+        return {}
+    timer = device.timer(found)
+    taken = {
+        g.name: seconds_of(found, range(g.begin, g.end), timer, device.name, device.store)
+        for g in groups
+    }
+    groups.sort(key=lambda g: -taken[g.name] * g.count)
+    programs = {g.name: split_program(g, options) for g in groups[:MOST]}
+    jobs = {key_of(k.name, c): (k, c) for p in programs.values() for k, c in contenders(p)}
+    code = compile_kernels(
+        jobs.values(), parse_target(found.target).arch, store=device.store, tell=device.tell,
+        failed=lambda kernel, config, why: None,  # it is not tried
+    )  # fmt: skip
+    races: dict[str, Mapping[str, float]] = {}
+    for name, program in programs.items():
+        seconds = {FUSED: taken[name], UNFUSED: _seconds(program, options, device, code)}
+        faster = seconds[UNFUSED] < MARGIN * seconds[FUSED]
+        order = (UNFUSED, FUSED) if faster else (FUSED, UNFUSED)
+        races[name] = {way: seconds[way] for way in order}
+    return races
+
+
+def _seconds(
+    program: Program, options: CompileOptions, device: Device, code: Mapping[str, DeviceCode]
+) -> float:
+    """The time of all steps of a program, each in its fastest way."""
+    kernels = program.triton.values()
+    wanted = {key_of(k.name, c) for k in kernels for c in range(len(k.configs))}
+    program = replace(program, device_code={k: v for k, v in code.items() if k in wanted})
+    timer = device.timer(program)
+    calls = library_calls(program) if options.tune_libraries else {}
+    found = tune(program, timer, device.name, calls=calls, store=device.store, tell=device.tell)
+    return seconds_of(found, range(len(found.steps)), timer, device.name, device.store)
+
+
+def faster_apart(races: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
+    """The names of the groups that are faster split, in a fixed order."""
+    return tuple(sorted(name for name, seconds in races.items() if next(iter(seconds)) == UNFUSED))
+
+
+def with_races(program: Program, races: Mapping[str, Mapping[str, float]], device: str) -> Program:
+    """A program with the comparisons of its groups among its races. races: as `race_groups` returned them."""
+    if not races:
+        return program
+    at = first_steps(program)
+    added = [
+        Race(at[name], getattr(program.steps[at[name]], "label", ""), device, dict(seconds))
+        for name, seconds in races.items()
+        if name in at
+    ]
+    found = replace(program, races=sorted([*program.races, *added], key=lambda race: race.step))
+    return replace(found, seal=seal(found))
