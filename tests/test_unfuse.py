@@ -193,7 +193,9 @@ def test_a_graph_runs_what_was_faster(
 ) -> None:
     """From the first call to a saved graph, with a timer that is made up."""
     monkeypatch.setenv("GFLOW_CUDA_DEVICE", "interpreter")
-    monkeypatch.setattr("gflow.execution.device._measures", lambda *_: True)
+    monkeypatch.setenv("GFLOW_CACHE", "1")
+    monkeypatch.setenv("GFLOW_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("gflow.execution.tuning._measures", lambda *_: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda where: "a GPU")
     timer = Timer(fused)
     monkeypatch.setattr(
@@ -223,4 +225,9 @@ def test_a_graph_runs_what_was_faster(
     for name, found in model.state_dict().items():
         allowed = 2 * (own[name] - want[name]).abs().max() + 2e-6 * (want[name].abs().max() + 1)
         assert (found.double() - want[name]).abs().max() <= allowed, name
-    torch.testing.assert_close(loaded(x), graph(x))
+    asked = timer.asked
+    again = Train(copy.deepcopy(model))
+    torch.testing.assert_close(loaded(x), again(x))
+    assert again.program().ir == program.ir
+    assert [race.seconds for race in again.program().races] == [r.seconds for r in program.races]
+    assert timer.asked == asked

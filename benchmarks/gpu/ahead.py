@@ -62,15 +62,18 @@ def compile_rows(target: str, parts: Iterable[Part], only: Sequence[str]) -> int
 
 
 def compile_graph(graph: Any, inputs: Sequence[torch.Tensor], target: str) -> int:
-    """Compile what a race over a graph's launches needs; how many there are."""
-    from gflow.compiler.emit.triton.toolchain.autotune import contenders
+    """Compile what races over a graph's launches, and over its groups of kernels, need; how many there are."""
+    from gflow.compiler.driver.group_races import jobs_of
+    from gflow.compiler.driver.unfused import groups_of, split_program
     from gflow.compiler.emit.triton.toolchain.compile import compile_kernels
     from gflow.compiler.targets import parse_target
     from gflow.execution.executor import program_of
 
-    program = program_of(trace_of(graph, inputs), replace(graph.config.resolved(), target=target))
+    options = replace(graph.config.resolved(), target=target)
+    program = program_of(trace_of(graph, inputs), options)
+    split = (split_program(group, options) for group in groups_of(program))
     found = compile_kernels(
-        contenders(program), parse_target(target).arch, store=kept_code(),
+        jobs_of([program, *split]), parse_target(target).arch, store=kept_code(),
         failed=lambda kernel, config, why: None,  # a race leaves those out
     )  # fmt: skip
     return len(found)

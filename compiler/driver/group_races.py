@@ -12,7 +12,7 @@ of this kernel alone, split (`unfused.py`), each in its own fastest way. Groups 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from gflow.dialects.program import DeviceCode, Program, Race
@@ -21,7 +21,7 @@ from gflow.dialects.records import record
 
 from ..emit.triton.library_calls import library_calls
 from ..emit.triton.toolchain.autotune import MARGIN, Measure, contenders, seconds_of, tune
-from ..emit.triton.toolchain.compile import Store, compile_kernels, key_of
+from ..emit.triton.toolchain.compile import Job, Store, compile_kernels, key_of
 from ..targets import parse_target
 from .options import CompileOptions
 from .unfused import first_steps, groups_of, split_program
@@ -69,9 +69,8 @@ def race_groups(
     }
     groups.sort(key=lambda g: -taken[g.name] * g.count)
     programs = {g.name: split_program(g, options) for g in groups[:MOST]}
-    jobs = {key_of(k.name, c): (k, c) for p in programs.values() for k, c in contenders(p)}
     code = compile_kernels(
-        jobs.values(), parse_target(found.target).arch, store=device.store, tell=device.tell,
+        jobs_of(programs.values()), parse_target(found.target).arch, store=device.store, tell=device.tell,
         failed=lambda kernel, config, why: None,  # it is not tried
     )  # fmt: skip
     races: dict[str, Mapping[str, float]] = {}
@@ -81,6 +80,12 @@ def race_groups(
         order = (UNFUSED, FUSED) if faster else (FUSED, UNFUSED)
         races[name] = {way: seconds[way] for way in order}
     return races
+
+
+def jobs_of(programs: Iterable[Program]) -> list[Job]:
+    """The kernels and configurations that races over programs need compiled, each once."""
+    jobs = (job for program in programs for job in contenders(program))
+    return list({key_of(kernel.name, config): (kernel, config) for kernel, config in jobs}.values())
 
 
 def _seconds(

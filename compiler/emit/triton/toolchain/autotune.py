@@ -18,7 +18,7 @@ from gflow.dialects.program import AtenStep, LaunchStep, Place, Program, Race
 
 from ..language.grid import grid_of
 from ..library_calls import LIBRARY, Instead
-from .compile import Job, Store, key_of, triton_version
+from .compile import Job, Store, key_of, triton_version, without_comments
 
 #: gives the median time of a step on the device in seconds; infinite if it cannot run there
 Measure = Callable[[LaunchStep | AtenStep], float]
@@ -200,7 +200,9 @@ def _key(program: Program, step: LaunchStep | AtenStep, device: str, ways: Seque
         what: list[Any] = [step.overload, step.args, refs]
     else:
         numbers = [None if isinstance(a, Place) else a for a in step.args]
-        what = [asdict(program.triton[step.kernel]), numbers]
+        kernel = program.triton[step.kernel]
+        kernel = replace(kernel, source=without_comments(kernel.source))
+        what = [asdict(kernel), numbers]
     versions = [triton_version(), _torch_version()]
     parts = [device, program.target, versions, *what, list(ways)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
