@@ -20,6 +20,10 @@ KERNEL, TARGET = "gflow.kernel", "gflow.target"
 #: on an op: the number of the launch that it shares with adjacent ops
 LAUNCH = "gflow.launch"
 
+#: on a kernel of a contraction and its epilogue, and on both parts of one that was split: the name of the group of
+#: equal kernels that are split together
+GROUP = "gflow.group"
+
 #: in a program partitioned for an engine, on an op that the engine does not run: the reason
 STAYS = "gflow.stays"
 
@@ -190,7 +194,7 @@ _KINDS = {
         "gflow.stand_in": "i64", "gflow.forms": "i64[]", "gflow.frozen": "bool",
     },
     "result": {"gflow.name": "str", "gflow.role": "str"},
-    "op": {LAUNCH: "i64", STAYS: "str", "gflow.gradient": "str", "gflow.padded": "i64[]"},
+    "op": {LAUNCH: "i64", GROUP: "str", STAYS: "str", "gflow.gradient": "str", "gflow.padded": "i64[]"},
 }  # fmt: skip
 _SIZE = ("gflow.min", "gflow.max")
 

@@ -30,8 +30,8 @@ from gflow.dialects.program import (
     TritonKernel,
 )
 from gflow.dialects.program.form import packed, seal
-from gflow.execution.device import tuned
 from gflow.execution.executor import programs_for
+from gflow.execution.tuning import tuned
 from gflow.runtime import Executable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 from gflow.runtime.cuda.timing import StepTimer
@@ -408,7 +408,7 @@ def test_explain_says_what_spills():
 
 def test_a_graph_is_tuned_where_it_is_compiled(monkeypatch):
     device = InterpreterDevice()
-    monkeypatch.setattr("gflow.execution.device.gpu_for", lambda target, where: device)
+    monkeypatch.setattr("gflow.execution.tuning.gpu_for", lambda target, where: device)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda where: "a GPU")
 
     class Scale(gflow.nn.Graph):

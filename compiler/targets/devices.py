@@ -7,8 +7,8 @@ Sources of the fields for NVIDIA's GPUs:
   on an H200, where the data sheet says 989. The rate of tf32 is scaled by the same ratio.
 - `shared_memory`, `registers`, `warps`, `blocks`: CUDA C++ Programming Guide, "Technical specifications per compute
   capability". Shared memory is the most that one block may have.
-- `l2_bandwidth`: an estimate for each multiprocessor. Only the choice of tiles uses it. H100 and H200: a lower limit by a
-  product of 8192³ on an H200, whose tiles of 128×256 load 12.9 GB in 1.30 ms.
+- `l2_bandwidth`: an estimate for each multiprocessor. Only the choice of tiles uses it. H100 and H200: a lower limit by
+  a product of 8192³ on an H200, whose tiles of 128×256 load 12.9 GB in 1.30 ms.
 - `launch`, `latency`: estimates for kernels of a CUDA graph.
 - `access`, `line`: PTX ISA, vectors of `ld.global` (16 bytes), and CUDA C++ Best Practices Guide, coalesced access.
 - `parameters`: drivers before CUDA 12.1 take 4,096 bytes; part of it is kept for the parameters that Triton adds.

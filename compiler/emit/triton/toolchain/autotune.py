@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from importlib import metadata
+from typing import Any
 
 from gflow.dialects.program import AtenStep, DeviceCode, LaunchStep, Place, Program, Race, Step
 from gflow.dialects.records import record
@@ -22,7 +23,7 @@ from gflow.dialects.records import record
 from ..language.grid import grid_of
 from ..library_calls import LIBRARY, Instead
 from ..race_order import Expected
-from .compile import Job, Store, key_of, triton_version
+from .compile import Job, Store, key_of, triton_version, without_comments
 
 #: gives the median time of a step on the device in seconds; infinite if it cannot run there. The number is the time of
 #: the fastest contender so far: a step that is much slower need not be measured precisely
@@ -31,8 +32,8 @@ Measure = Callable[[LaunchStep | AtenStep, float], float]
 MOST = 6
 #: a configuration that spills at least so many bytes a thread is not tried if another one spills less
 SPILLED = 64
-#: the factor by which a library must be faster to be chosen
-_MARGIN = 0.98
+#: the factor by which a library, or a contraction apart from its epilogue, must be faster to be chosen
+MARGIN = 0.98
 _KIND = "tuning"
 
 
@@ -253,6 +254,31 @@ def _runnable(program: Program, ways: Ways, seconds: Mapping[str, float]) -> dic
     return {way: t for way, t in seconds.items() if not _missing(program, [ways[way]])}
 
 
+def seconds_of(
+    found: Program, steps: range, measure: Measure, device: str, store: Store | None = None
+) -> float:
+    """The time of steps of a program that `tune` returned. Those without a comparison are measured.
+
+    The other arguments are those of `tune`.
+    """
+    total = 0.0
+    races = sorted(found.races, key=_of_one)  # that of a launch is known better than that of all
+    best = {race.step: next(iter(race.seconds.values())) for race in races if race.seconds}
+    for n in steps:
+        step = found.steps[n]
+        if n not in best:
+            assert isinstance(step, (LaunchStep, AtenStep))
+            key = _key(found, step, device, [ALONE])
+            seconds = _kept(store, key, {ALONE: step}) or _race({ALONE: step}, measure)
+            if store is not None:
+                store[1](_KIND, key, json.dumps(seconds).encode())
+            best[n] = seconds.get(ALONE, math.inf)
+        total += best[n]
+    return total
+
+
+#: the only way of a step that is measured without a comparison
+ALONE = "alone"
 #: the alternative of all kernels of an op, in a comparison with library calls
 KERNELS = "kernels"
 
@@ -301,18 +327,24 @@ def _order(seconds: Mapping[str, float]) -> list[str]:
     """The names of contenders, the one to use first."""
     order = sorted(seconds, key=lambda way: seconds[way])
     own = [way for way in order if not way.startswith(LIBRARY)]
-    if own and own[0] != order[0] and seconds[order[0]] > _MARGIN * seconds[own[0]]:
+    if own and own[0] != order[0] and seconds[order[0]] > MARGIN * seconds[own[0]]:
         order.remove(own[0])
         order.insert(0, own[0])
     return order
 
 
-def _key(program: Program, step: LaunchStep, device: str, ways: Sequence[str]) -> str:
+def _key(program: Program, step: LaunchStep | AtenStep, device: str, ways: Sequence[str]) -> str:
     """A key of everything that the result of a comparison depends on."""
-    kernel = program.triton[step.kernel]
-    numbers = [None if isinstance(a, Place) else a for a in step.args]
+    if isinstance(step, AtenStep):
+        refs = [r and [str(r.type), r.strides] for r in (*step.inputs, *step.outputs)]
+        what: list[Any] = [step.overload, step.args, refs]
+    else:
+        numbers = [None if isinstance(a, Place) else a for a in step.args]
+        kernel = program.triton[step.kernel]
+        kernel = replace(kernel, source=without_comments(kernel.source))
+        what = [asdict(kernel), numbers]
     versions = [triton_version(), _torch_version()]
-    parts = [device, program.target, versions, asdict(kernel), numbers, list(ways)]
+    parts = [device, program.target, versions, *what, list(ways)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
