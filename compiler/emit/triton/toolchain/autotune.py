@@ -51,7 +51,7 @@ def contenders(program: Program, most: int = MOST) -> list[Job]:
 
 @record
 class Contest:
-    """A comparison of ways to run a step. Equal steps share it.
+    """A comparison of ways to run a step. Equal steps share its result, not its ways: these have the step's arguments.
 
     key: of everything that its result depends on. ways: the contenders by name, the cost model's choice first. steps:
     the numbers of the launches that the result is for.
@@ -116,15 +116,15 @@ def _contests(
 ) -> dict[int, list[Contest]]:
     """By the number of a launch the contests for it: of its own ways, then of the library calls that can replace it
     together with the following launches."""
-    shared: dict[str, Contest] = {}
+    shared: dict[str, list[int]] = {}
 
     def contest(first: int, end: int, ways: Ways) -> Contest:
         step = program.steps[first]
         assert isinstance(step, LaunchStep)
         key = _key(program, step, device, list(ways))
-        found = shared.setdefault(key, Contest(key, ways))
-        found.steps.extend(range(first, end))
-        return found
+        steps = shared.setdefault(key, [])
+        steps.extend(range(first, end))
+        return Contest(key, ways, steps)
 
     found: dict[int, list[Contest]] = {}
     several = {n: i for n, i in calls.items() if i.end > n + 1}
