@@ -228,8 +228,8 @@ def _decided(
         program.device_code.update(compiled(jobs))
     for n, (own, *_) in contests.items():
         label = program.steps[n].label
-        seconds = _runnable(program, own.ways, known.get(own.key, {}))
-        order = _order(seconds)
+        seconds = known.get(own.key, {})
+        order = _runnable(program, own.ways, _order(seconds))
         if order:  # else it was not measured, or none can run; the run raises the error
             steps[n], best[n] = own.ways[order[0]], seconds[order[0]]
         if len(own.ways) > 1 and (order or own.key not in known):
@@ -249,9 +249,10 @@ def _decided(
     return _without(replace(program, steps=steps, races=races), replaced)
 
 
-def _runnable(program: Program, ways: Ways, seconds: Mapping[str, float]) -> dict[str, float]:
-    """The times of the ways that have machine code."""
-    return {way: t for way, t in seconds.items() if not _missing(program, [ways[way]])}
+def _runnable(program: Program, ways: Ways, order: Sequence[str]) -> list[str]:
+    """The names of contenders with the first one that has machine code in front; none if none has it."""
+    first = next((way for way in order if not _missing(program, [ways[way]])), None)
+    return [] if first is None else [first, *(way for way in order if way != first)]
 
 
 def seconds_of(
