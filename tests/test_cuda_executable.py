@@ -31,7 +31,7 @@ from gflow.dialects.types import TensorType
 from gflow.runtime import Executable
 from gflow.runtime.arena import Arena
 from gflow.runtime.cuda.binding import Arguments
-from gflow.runtime.cuda.driver import Driver
+from gflow.runtime.cuda.driver import Driver, KernelNode
 from gflow.runtime.cuda.gpu import Gpu, runs_on
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 from gflow.runtime.device import DeviceError
@@ -488,9 +488,27 @@ def test_the_driver_loads_and_launches():
     library.status["cuLaunchKernel"] = 700
     with pytest.raises(DeviceError, match="CUDA_ERROR_X: it broke"):
         driver.launch(33, (1, 1, 1), 128, 0, 0, 0)
+    assert driver.captured_node(77) is None  # the stream is not captured
+    driver.set_kernel_node(1, 2, KernelNode(33, (2, 1, 1), (64, 1, 1)))
+    assert library.calls[-1][:3] == ("cuGraphExecKernelNodeSetParams_v2", 1, 2)
+    library.status["cuGraphExecKernelNodeSetParams_v2"] = 1
+    with pytest.raises(DeviceError, match="CUDA_ERROR_X: it broke"):
+        driver.set_kernel_node(1, 2, KernelNode())
     library.status["cuModuleLoadData"] = 209
     with pytest.raises(DeviceError, match="cuModuleLoadData: CUDA_ERROR_X"):
         driver.load(b"", "scale", 0)
+
+
+def test_a_driver_that_does_not_set_nodes_of_graphs():
+    class Older(Library):
+        def __getattr__(self, name: str) -> Any:
+            if name.endswith("_v2"):
+                raise AttributeError(name)
+            return super().__getattr__(name)
+
+    library = Older()
+    assert Driver(library).captured_node(77) is None
+    assert library.calls == [("cuInit", 0)]
 
 
 def gpu(monkeypatch, library: Library) -> Gpu:

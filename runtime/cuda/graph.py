@@ -76,9 +76,10 @@ def _is_of(found: KernelNode | None, wanted: KernelNode, launch: Launch) -> bool
     """Whether a node is that of a launch."""
     if found is None or not found.parameters or found.extra:
         return False
-    for name in ("function", "shared"):
-        if getattr(found, name) != getattr(wanted, name):
-            return False
+    # a driver may tell of a kernel without a context instead of its function
+    function = found.function if found.function or not found.kernel else wanted.function
+    if function != wanted.function or found.shared != wanted.shared:
+        return False
     if [*found.grid] != [*wanted.grid] or [*found.block] != [*wanted.block]:
         return False
     kinds: list[Any] = [*launch.kernel.parameters.values()]
