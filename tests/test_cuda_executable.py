@@ -246,12 +246,14 @@ def test_several_results_and_one_that_is_an_argument():
     assert device.captured == 1
 
 
-def test_a_call_step_by_step_between_launches_of_the_graph():
-    run = Executable(make(ONCE), InterpreterDevice())
+@pytest.mark.parametrize("device", [Counting, Fixing])
+def test_a_call_step_by_step_between_launches_of_the_graph(device):
+    run = Executable(make(TWICE), device())
     for n in range(8):
         x = torch.randn(100)
         results = run.timed([x, factor(2.0)])[0] if n in (3, 5) else run([x, factor(2.0)])
-        torch.testing.assert_close(results[0], x * 2 + 1)
+        torch.testing.assert_close(results[0], x * 4)
+    assert run.no_graph == ""
 
 
 def test_tensors_on_another_device_are_an_error_but_for_numbers():
