@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -253,6 +255,29 @@ def test_a_call_step_by_step_between_launches_of_the_graph(device):
         x = torch.randn(100)
         results = run.timed([x, factor(2.0)])[0] if n in (3, 5) else run([x, factor(2.0)])
         torch.testing.assert_close(results[0], x * 4)
+    assert run.no_graph == ""
+
+
+def test_ctrl_c_waits_for_the_last_launch():
+    class Interrupted(Counting):
+        at = 0
+
+        def launch(self, launch: Any) -> None:
+            super().launch(launch)
+            if self.launches == self.at:
+                signal.raise_signal(signal.SIGINT)
+
+    step = scale(Place("arg", 0, 0), Place("arg", 0, 0), 1.0)
+    device = Interrupted()
+    run = Executable(make([step, step], [Result("x", F32, 0)]), device)
+    x, before = torch.zeros(100), signal.getsignal(signal.SIGINT)
+    for n in range(1, 5):  # step by step, captured, a launch of the graph
+        device.at = device.launches + 1 if n < 3 else 0
+        with pytest.raises(KeyboardInterrupt) if device.at else nullcontext():
+            run([x, factor(2.0)])
+        assert run.done
+        assert signal.getsignal(signal.SIGINT) is before
+        assert x.unique().item() == 4**n - 1
     assert run.no_graph == ""
 
 
