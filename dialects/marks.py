@@ -20,6 +20,10 @@ KERNEL, TARGET = "gflow.kernel", "gflow.target"
 #: on an op: the number of the launch that it shares with adjacent ops
 LAUNCH = "gflow.launch"
 
+#: on a kernel of a contraction and its epilogue, and on both parts of one that was split: the name of the group of
+#: equal kernels that are split together
+GROUP = "gflow.group"
+
 #: in a program partitioned for an engine, on an op that the engine does not run: the reason
 STAYS = "gflow.stays"
 
@@ -190,7 +194,7 @@ _KINDS = {
         "gflow.stand_in": "i64", "gflow.forms": "i64[]", "gflow.frozen": "bool",
     },
     "result": {"gflow.name": "str", "gflow.role": "str"},
-    "op": {LAUNCH: "i64", STAYS: "str", "gflow.gradient": "str", "gflow.padded": "i64[]"},
+    "op": {LAUNCH: "i64", GROUP: "str", STAYS: "str", "gflow.gradient": "str", "gflow.padded": "i64[]"},
 }  # fmt: skip
 _SIZE = ("gflow.min", "gflow.max")
 
@@ -342,13 +346,34 @@ def _of_fields(attribute: ir.Attribute, names: tuple[str, ...]) -> Iterator[str]
         if any(isinstance(n, int) and not 0 <= n < 1 << 62 for n in numbers):
             yield f"{name} must not be negative, found {attribute[name]}"
         sized = name in ("tile", "block", "warps", "parts")
+        if name == "tile" and values.get("persistent"):
+            numbers = (numbers[0], *numbers[2:])
+        if name == "parts" and values.get("persistent"):
+            continue
         if sized and any(n < 1 or (powers and n & (n - 1)) for n in numbers):
             what = "powers of two" if powers else "positive"
             yield f"{name} must be {what}, found {attribute[name]}"
+    yield from _uneven(values, attribute)
     if len(values.get("tile", (0, 0, 0))) != 3:
         yield f"tile must be M, N and K, found {attribute['tile']}"
     if not 1 <= values.get("warps", 1) <= 32:
         yield f"warps must be 1 to 32, found {attribute['warps']}"
+
+
+def _uneven(values: Mapping[str, Any], attribute: Any) -> Iterator[str]:
+    """Check the columns of a tile, and the pieces of its epilogue, of persistent programs.
+
+    Columns may be the sum of two powers of two; those of a piece divide the smaller one.
+    """
+    tile = values.get("tile")
+    if not values.get("persistent") or tile is None or len(tile) != 3:
+        return
+    columns, parts = tile[1], values.get("parts", 1)
+    unit = columns & -columns
+    if columns < 1 or (columns - unit) & (columns - unit - 1):
+        yield f"tile must have columns that are the sum of at most two powers of two, found {attribute['tile']}"
+    elif parts < 1 or columns % parts or unit % (columns // parts):
+        yield f"parts must divide a tile of {columns} columns into pieces whose columns divide {unit}, found {parts}"
 
 
 def _of_size(attrs: Any) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -99,7 +100,10 @@ class GraphConfig(OneFlowSwitches):
             libraries = self._own["autotune_libraries"]
             wanted = self._own["autotune"]
             options = replace(
-                options, tune=wanted, tune_libraries=libraries, race_products=wanted and libraries
+                options,
+                tune_seconds=self._own["autotune_seconds"] if wanted else 0.0,
+                tune_libraries=libraries,
+                race_products=wanted and libraries,
             )
         if "eager_random" in self._own:
             options = replace(options, eager_random=self._own["eager_random"])
@@ -441,19 +445,29 @@ class GraphConfig(OneFlowSwitches):
         if world_size() == 1:
             _log.info("%s() acts in graphs of more than one process; this is one", name)
 
-    def enable_autotune(self, mode: bool = True, *, libraries: bool = True) -> None:
-        """Whether kernel configurations are chosen by measurements when the graph is compiled. Results are cached on
-        disk.
+    def enable_autotune(
+        self, mode: bool = True, *, libraries: bool = True, seconds: float | None = None
+    ) -> None:
+        """Whether kernels are chosen by measurements when the graph is compiled. Results are cached on disk.
 
-        On the cuda target, the candidates of each kernel are timed on the GPU. Without this switch, or without a GPU,
-        the cost model's first choice runs. On the cpu target, float32 matrix products are timed by default, gflow's
-        kernel against the BLAS; `False` switches that off.
+        On the cuda target, the candidates of each kernel are timed on the GPU. Without a call of this method that takes
+        at most about 30 seconds, products, convolutions and attention first; launches that were not measured, as all
+        without a GPU, run the cost model's choice. Nothing is measured by default under
+        `torch.use_deterministic_algorithms(True)`, since another process could choose other kernels. On the cpu target,
+        float32 matrix products are timed by default, gflow's kernel against the BLAS; `False` switches that off.
 
         Args:
+            mode: False: nothing is measured.
             libraries: whether calls of PyTorch's libraries are candidates for products, convolutions and attention.
+            seconds: the time after which nothing more is compiled for measurements, or measured, on a GPU; None: no
+                limit; 0: nothing is measured.
+
+        Raises:
+            GraphError: `mode` or `libraries` is no bool, or `seconds` is neither None nor a number from 0 on.
         """
-        chosen = {"autotune": flag("enable_autotune", mode)}
+        chosen: dict[str, Any] = {"autotune": flag("enable_autotune", mode)}
         chosen["autotune_libraries"] = flag("enable_autotune(libraries=…)", libraries)
+        chosen["autotune_seconds"] = math.inf if seconds is None else _seconds(seconds)
         self._update(self._own, chosen)
 
     def enable_xla_jit(self, value: bool = True) -> None:
@@ -532,6 +546,14 @@ def _budget(given: object) -> tuple[int, float]:
     raise GraphError(
         f"{here()}: set_memory_budget() takes bytes (2_000_000_000, '2GB', '512MiB') or a fraction "
         f"in (0, 1] (0.5); got {given!r}"
+    )
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+        return float(value)
+    raise GraphError(
+        f"{here()}: enable_autotune(seconds=…) takes a number of seconds, or None for no limit; got {value!r}"
     )
 
 

@@ -25,6 +25,7 @@ from shares import mark_the_rest
 from benchmarks.workloads.third_party import declare_torchvision_ops
 from gflow import compiler
 from gflow.call.modes import Modes
+from gflow.compiler.driver import options
 from gflow.runtime.stored import program_io
 
 # Tests compile: what an earlier run left on disk must not stand in for the code at hand.
@@ -32,6 +33,9 @@ os.environ.setdefault("GFLOW_CACHE", "0")
 
 # Lines about the progress of builds would come where the machine is slow.
 os.environ.setdefault("GFLOW_PROGRESS", "0")
+
+# On a GPU tests measure nothing unless they ask for it: they compile thousands of small graphs.
+options.TUNE_SECONDS = 0.0
 
 declare_torchvision_ops()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 
 import numpy as np
 import pytest
@@ -147,10 +148,17 @@ def test_the_kernels_that_a_graph_would_have_on_a_gpu():
 
 def test_autotune_is_a_switch():
     graph = Train(Net())
-    assert not graph.config.resolved().tune
+    assert graph.config.resolved().tune_seconds is None
     graph.config.enable_autotune()
-    assert graph.config.resolved().tune
+    assert graph.config.resolved().tune_seconds == math.inf
     assert graph.config.resolved().tune_libraries
     graph.config.enable_autotune(libraries=False)
     assert not graph.config.resolved().tune_libraries
+    graph.config.enable_autotune(seconds=5)
+    assert graph.config.resolved().tune_seconds == 5.0
+    graph.config.enable_autotune(False)
+    assert graph.config.resolved().tune_seconds == 0.0
+    for wrong in (-1, "5", math.nan, True):
+        with pytest.raises(gflow.GraphError, match="takes a number of seconds, or None"):
+            graph.config.enable_autotune(seconds=wrong)
     graph(torch.randn(6, 20))  # there is nothing to choose on the CPU

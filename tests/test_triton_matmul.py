@@ -265,6 +265,43 @@ def test_descriptors() -> None:
     run_cases([batched, after])
 
 
+@pytest.mark.parametrize("parts", [3, 6])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_tiles_of_two_widths(parts: int, swapped: bool) -> None:
+    """A persistent program's tile may have columns that are the sum of two powers of two."""
+    m, k, n = 70, 72, 136
+    few = {
+        "BLOCK_M": 32,
+        "BLOCK_N": 64,
+        "REST": 32,
+        "BLOCK_K": 16,
+        "PERSISTENT": 3,
+        "PARTS": parts,
+        "GROUP_M": 2,
+    }
+    right = Arg((k, n), "bf16", (1, 72) if swapped else None)
+    case = product(m, k, n, "bf16", b=right)
+    with_config(case, "PERSISTENT", **few)
+    against_float64([case])
+    after = linear(m, k, n, "bf16", lambda x, r: [gelu(b("convert", b("add", x, r), dtype="f32"))])
+    after.rtol, after.atol = 2e-2, 2e-2
+    with_config(after, "PERSISTENT", **few)
+    run_cases([after])
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(8192, 768, 768), (8192, 3072, 768), (8192, 768, 2304)])
+def test_tiles_that_fill_the_last_wave(m: int, k: int, n: int) -> None:
+    """768 columns are three tiles of 256 and four of 192: with 8192 rows, 1.5 waves of 132 programs and one."""
+    (kernel,) = compile_case(product(m, k, n, "bf16")).triton.values()
+    constants = kernel.configs[0].constants
+    assert (constants["BLOCK_N"], constants["REST"]) == (128, 64)
+    (step,) = compile_case(product(m, k, n, "bf16")).steps
+    tiles = -(-m // constants["BLOCK_M"]) * (n // 192)
+    assert step.grid[0] == min(tiles, constants["PERSISTENT"])
+    (plain,) = compile_case(product(m, k, 512, "bf16")).triton.values()
+    assert plain.configs[0].constants["REST"] == 0
+
+
 def test_descriptors_want_aligned_operands() -> None:
     """An operand that begins anywhere, or tf32 whose terms are not side by side, goes by pointers."""
 

@@ -62,15 +62,19 @@ def compile_rows(target: str, parts: Iterable[Part], only: Sequence[str]) -> int
 
 
 def compile_graph(graph: Any, inputs: Sequence[torch.Tensor], target: str) -> int:
-    """Compile what a race over a graph's launches needs; how many there are."""
+    """Compile what races over a graph's launches, and over its groups of kernels, need; how many there are."""
+    from gflow.compiler.driver.unfused import groups_of, split_program
     from gflow.compiler.emit.triton.toolchain.autotune import contenders
-    from gflow.compiler.emit.triton.toolchain.compile import compile_kernels
+    from gflow.compiler.emit.triton.toolchain.compile import compile_kernels, key_of
     from gflow.compiler.targets import parse_target
     from gflow.execution.executor import program_of
 
-    program = program_of(trace_of(graph, inputs), replace(graph.config.resolved(), target=target))
+    options = replace(graph.config.resolved(), target=target)
+    program = program_of(trace_of(graph, inputs), options)
+    split = (split_program(group, options) for group in groups_of(program))
+    jobs = {key_of(k.name, c): (k, c) for each in (program, *split) for k, c in contenders(each)}
     found = compile_kernels(
-        contenders(program), parse_target(target).arch, store=kept_code(),
+        jobs.values(), parse_target(target).arch, store=kept_code(),
         failed=lambda kernel, config, why: None,  # a race leaves those out
     )  # fmt: skip
     return len(found)

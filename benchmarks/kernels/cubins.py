@@ -298,8 +298,10 @@ def _worse(row: Row, before: Row) -> list[str]:
 
 def _block(row: Row) -> int:
     """Elements, or products, of an iteration."""
-    blocks = ("BLOCK", "BLOCK_M", "BLOCK_N", "BLOCK_K", "ROWS", "COLS")
-    return prod(n for name, n in row["config"].items() if name in blocks)
+    blocks = ("BLOCK", "BLOCK_M", "BLOCK_K", "ROWS", "COLS")
+    config = row["config"]
+    columns = config.get("BLOCK_N", 1) + config.get("REST", 0)
+    return columns * prod(n for name, n in config.items() if name in blocks)
 
 
 def measure(model: Model, targets: tuple[str, ...], timed: bool = True) -> Iterator[dict[str, Any]]:

@@ -72,7 +72,7 @@ class Case:
 
     def ideal(self, kernel: str, constants: Mapping[str, int], kernels: Set[str]) -> float:
         """Operations of the products that a block of one of its kernels needs an iteration. kernels: all of them."""
-        block = 2.0 * constants["BLOCK_M"] * constants["BLOCK_N"]
+        block = 2.0 * constants["BLOCK_M"] * (constants["BLOCK_N"] + constants.get("REST", 0))
         products = _PRODUCTS.get(kernel, 0)
         if kernel == "attention_key_grad" and "attention_value_grad" in kernels:
             products -= _PRODUCTS["attention_value_grad"]
@@ -82,7 +82,9 @@ class Case:
         """The share of multiprocessors that a product's tiles keep busy, in whole waves; 1 for attention."""
         if not self.rows:
             return 1.0
-        tiles = cdiv(self.rows, constants["BLOCK_M"]) * cdiv(self.columns, constants["BLOCK_N"])
+        tiles = cdiv(self.rows, constants["BLOCK_M"]) * cdiv(
+            self.columns, constants["BLOCK_N"] + constants.get("REST", 0)
+        )
         return tiles * splits / (cdiv(tiles * splits, slots) * slots)
 
     def program(self) -> Program:

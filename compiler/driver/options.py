@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from .races import Racing
 
 
+#: the default of `CompileOptions.tune_seconds`
+TUNE_SECONDS = 30.0
+
+
 @dataclass
 class CompileOptions:
     """Options of one compilation.
@@ -32,7 +36,9 @@ class CompileOptions:
         timing: the compiler adds seconds by phase and by pass here.
         kept_results: how many buffers of each result the runtime keeps for reuse.
         reproducer_dir: the directory of reproducers of failing passes; "" for the one in `GFLOW_REPRODUCER_DIR`.
-        tune: choose between variants of a GPU kernel by timing them on the device, if it is present.
+        tune_seconds: the most seconds in which variants of GPU kernels are compiled and timed on the device, if it is
+            present, to choose between them. 0: none. Infinity: no limit. None: `TUNE_SECONDS`, or 0 if PyTorch is asked
+            for deterministic algorithms.
         tune_libraries: include calls of PyTorch's libraries among the variants.
         eager_random: draw the random numbers of eager ops, from PyTorch's generator and through ATen (on the CPU).
         race_products: choose between gflow's own kernel and the library's for CPU products by timing them.
@@ -50,7 +56,7 @@ class CompileOptions:
     timing: dict[str, float] = field(default_factory=dict)
     kept_results: int = 4
     reproducer_dir: str = ""
-    tune: bool = False
+    tune_seconds: float | None = None
     tune_libraries: bool = True
     eager_random: bool = False
     race_products: bool = True

@@ -32,6 +32,7 @@ class PipelineOptions:
         zero_restore_level: when stage 3 gathers a parameter: 0 at each use, 1 once in the forward and once in the
             backward, 2 once.
         bucket_bytes: the most bytes of one bucket of collectives.
+        unfused: on GPUs, the groups of kernels whose contraction runs apart from its epilogue (`gflow-unfuse`).
         recognize_attention: replace attention that the program writes out by one op that keeps no scores in memory.
             None does so only where a CPU kernel computes it in the program's precision.
         winograd: whether 3×3 convolutions on a CPU may run by Winograd's algorithm.
@@ -64,6 +65,7 @@ class PipelineOptions:
     zero_min_size: int = 1024
     zero_restore_level: int = 1
     bucket_bytes: int = 25 << 20
+    unfused: tuple[str, ...] = ()
 
     @property
     def for_onnx(self) -> bool:
@@ -109,6 +111,8 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         passes.append(f"gflow-join-operand-sums{{target={target}}}")
         passes.append(f"gflow-join-reductions{{programs={programs}}}")
         passes.append(f"gflow-join-columns{{target={target}}}")
+        groups = ",".join(options.unfused)
+        passes.append(f"gflow-unfuse{{groups={groups}}}" if groups else "gflow-unfuse")
     passes += [_schedule(options, target)]
     if target.gpu and options.straighten != "Disable":
         passes.append(f"gflow-group-products{{target={target}}}")

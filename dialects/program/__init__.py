@@ -254,8 +254,9 @@ class Race:
     """The timed comparison that selected the kernel of a step.
 
     step: the step's number in the program. label: the op's name and source. device: the device of the measurement.
-    seconds: time by alternative ("BLOCK=64, 4 warps, 2 stages", "library"), the fastest first, which the step runs. A
-    time is None if other work on the machine disturbed the measurement; the step then runs the cost model's choice.
+    seconds: time by alternative ("BLOCK=64, 4 warps, 2 stages", "library"), the fastest first, which the step runs.
+    There are none if other work on the machine disturbed the measurement, or if on a GPU the time for measurements was
+    over; the step then runs the cost model's choice.
     """
 
     step: int

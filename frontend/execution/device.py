@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gflow.dialects.program import LaunchStep, Program
+from gflow.dialects.program import Program
 from gflow.dialects.program.form import seal
-from gflow.runtime.loading import DEVICE, gpu_for
+from gflow.runtime.loading import DEVICE
 from gflow.runtime.stored import cache
 from gflow.tracing.context.watch import current
 from gflow.tracing.data.trace import Trace
@@ -76,38 +75,10 @@ def add_code(program: Program, options: CompileOptions, always: bool = False) ->
     from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
 
     tell = options.on_phase or current().phase
-    add_device_code(program, store=_store(), tell=tell, timing=options.timing)
+    add_device_code(program, store=store(), tell=tell, timing=options.timing)
     program.seal = seal(program)  # the program with the chosen configurations and their code
 
 
-def _store() -> Any:
+def store() -> Any:
+    """What reads and writes entries of the disk cache, by kind and name; None without a cache."""
     return None if cache.directory() is None else (cache.read, cache.write)
-
-
-def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -> Program:
-    """The program with launches chosen by measurement on the GPU, if the options request it; its IR records them."""
-    if not options.tune or gpu is None or program.target == "cpu" or os.environ.get(DEVICE):
-        return program
-    # start-up: the compiler is loaded by the first compilation
-    from gflow.compiler.emit.triton.library_calls import library_calls
-    from gflow.compiler.emit.triton.toolchain.autotune import contenders, tune
-    from gflow.compiler.emit.triton.toolchain.compile import compile_kernels, key_of
-    from gflow.compiler.emit.triton.winners import with_winners
-    from gflow.compiler.targets import parse_target
-    from gflow.runtime.cuda.timing import StepTimer
-
-    start, store, tell = time.perf_counter(), _store(), options.on_phase or current().phase
-    arch = parse_target(program.target).arch
-    every = compile_kernels(
-        contenders(program), arch, store=store, tell=tell, failed=lambda kernel, config, why: None
-    )
-    complete = replace(program, device_code={**every, **program.device_code})
-    timer = StepTimer(complete, gpu_for(program.target, gpu))
-    name = torch.cuda.get_device_name(gpu)
-    calls = library_calls(program) if options.tune_libraries else {}
-    found = tune(complete, timer, name, calls=calls, store=store, tell=tell)
-    found = with_winners(program, found, calls, name)
-    used = {key_of(s.kernel, s.config) for s in found.steps if isinstance(s, LaunchStep)}
-    options.timing["tune"] = time.perf_counter() - start
-    found = replace(found, device_code={k: v for k, v in found.device_code.items() if k in used})
-    return replace(found, seal=seal(found))

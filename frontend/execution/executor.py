@@ -30,10 +30,11 @@ from gflow.tracing.context.watch import current
 from gflow.tracing.data.global_tensors import axes_of
 from gflow.tracing.data.trace import Trace
 
-from .device import add_code, allow_tf32, for_tensors, gpu_of, tf32_kinds, tuned
+from .device import add_code, allow_tf32, for_tensors, gpu_of, tf32_kinds
 from .frozen import freeze
 from .programs import check, from_bytes, to_bytes
 from .trace_text import text_of
+from .tuning import group_races, kept_races, races_groups, tuned
 
 if TYPE_CHECKING:
     from gflow.compiler import CompileOptions, Programs
@@ -88,20 +89,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     watcher.traced(trace)
     if options.passes.freeze:
         freeze(trace, options.passes, options.target)
-    start = time.perf_counter()
-    name = _name(trace, options)
-    stored = None if name is None else _stored(name, options, start)
-    if stored is None:
-        stored, shardings = _lowered_and_compiled(trace, options, name)
-    else:
-        shardings = []
-    made, takes_rng = stored
-    _check_divided(trace, made.main)
-    programs = []
-    for program in (made.main, made.prologue):
-        if program is not None:
-            add_code(program, options)
-            programs.append(tuned(program, options, gpu))
+    options, made, takes_rng, shardings, programs = _for_device(trace, options, gpu)
     program, compiled = programs[0], time.perf_counter()
     watcher.phase("JIT")
     executable: Any = load_program(program, kept_results=options.kept_results, where=gpu)
@@ -119,6 +107,63 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
         dialect.forget_contexts()
     device.release_memory()
     return Compiled(executable, takes_rng, program.ir, timings, options, program, shardings)
+
+
+def _for_device(
+    trace: Trace, options: CompileOptions, gpu: torch.device | None
+) -> tuple[CompileOptions, Programs, bool, list[Any], list[Program]]:
+    """The options and programs of a trace, whether they take a seed, the shardings of the trace's results; and the main
+    program and the prologue, if there is one, with code for the device.
+
+    Where contractions were faster apart from their epilogues, the options name the groups, and the trace was compiled
+    again with them.
+    """
+    made, takes_rng, shardings = _made(trace, options)
+    if not races_groups(options, made.main, gpu):
+        return options, made, takes_rng, shardings, _with_code(made, options, gpu)
+    # start-up: the compiler is loaded by the first compilation
+    from gflow.compiler.driver.group_races import faster_apart, with_races
+
+    # adding code changes the seals
+    seals = [program.seal for program in (made.main, made.prologue) if program is not None]
+    races, programs = kept_races(seals, options, gpu), None
+    if races is None:
+        programs = _with_code(made, options, gpu)
+        races = group_races(seals, programs, options, gpu)
+    groups = faster_apart(races)
+    if groups:
+        groups = tuple(sorted({*options.passes.unfused, *groups}))
+        options = replace(options, passes=replace(options.passes, unfused=groups))
+        made, takes_rng, shardings = _made(trace, options)
+    if groups or programs is None:
+        programs = _with_code(made, options, gpu)
+    device = torch.cuda.get_device_name(gpu)
+    programs = [with_races(program, races, device) for program in programs]
+    return options, made, takes_rng, shardings, programs
+
+
+def _made(trace: Trace, options: CompileOptions) -> tuple[Programs, bool, list[Any]]:
+    """The programs of a trace, whether they take a seed, and the shardings of the trace's results."""
+    start = time.perf_counter()
+    name = _name(trace, options)
+    stored = None if name is None else _stored(name, options, start)
+    if stored is None:
+        stored, shardings = _lowered_and_compiled(trace, options, name)
+    else:
+        shardings = []
+    made, takes_rng = stored
+    _check_divided(trace, made.main)
+    return made, takes_rng, shardings
+
+
+def _with_code(made: Programs, options: CompileOptions, gpu: torch.device | None) -> list[Program]:
+    """The main program and the prologue, if there is one, with code for the device."""
+    programs = []
+    for program in (made.main, made.prologue):
+        if program is not None:
+            add_code(program, options)
+            programs.append(tuned(program, options, gpu))
+    return programs
 
 
 def _name(trace: Trace, options: CompileOptions) -> str | None:
@@ -275,7 +320,10 @@ def programs_for(
         ValueError: the target is unknown.
         KernelError: a kernel does not compile.
     """
-    options = replace(options, target=target, timing={})
+    passes = options.passes
+    if target != options.target:  # what was measured on one device says nothing of another
+        passes = replace(passes, unfused=())
+    options = replace(options, target=target, passes=passes, timing={})
     found = []
     for part in trace.parts or (trace,):
         program = program_of(part, options)

@@ -195,15 +195,15 @@ class Explanation:
             rows.append((f"{best * 1e6:.1f} us", first, second, gain, race.label.partition(" ")[0]))
         more = len(measured) - _SHOWN
         rest = f"\n  and {more} more" if more > 0 else ""
-        if disturbed := len(self.races) - len(measured):
-            rest += (
-                f"\n{disturbed} more by the model: other work had the cores while it was measured. A compilation on an "
-                "idle machine may choose better"
-            )
+        if unmeasured := len(self.races) - len(measured):
+            why = "other work had the cores while it was measured. A compilation on an idle machine may choose better"
+            if parse_target(self.target).gpu:
+                why = "the time for measurements was over (config.enable_autotune(seconds=…)). Later compilations go on"
+            rest += f"\n{unmeasured} more by the model: {why}"
         if not measured:
             return rest.lstrip()
         devices = ", ".join(dict.fromkeys(r.device for r in measured))
-        return f"Chosen by measuring on {devices}:\n\n{table(rows, '><<><')}{rest}"
+        return f"Chosen by measuring on {devices} ({len(measured)} steps):\n\n{table(rows, '><<><')}{rest}"
 
 
 def explain(plan: Plan, name: str, switches: Mapping[str, Any]) -> Explanation:

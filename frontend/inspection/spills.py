@@ -26,7 +26,7 @@ class Spill:
 
 def spills_of(program: Program) -> list[Spill]:
     """The spilling kernels of a program with machine code, except those that were chosen by measurement."""
-    raced = {race.step for race in program.races}
+    raced = {race.step for race in program.races if race.seconds}
     found: dict[tuple[str, int], Spill] = {}
     for n, step in enumerate(program.steps):
         if not isinstance(step, LaunchStep) or n in raced:

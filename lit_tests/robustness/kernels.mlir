@@ -10,6 +10,22 @@ func.func @odd_tile(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
 
 // -----
 
+// CHECK: 'gflow.kernel' tile must have columns that are the sum of at most two powers of two, found array<i64: 64, 224, 64>
+func.func @three_widths(%x: tensor<8x8xbf16>) -> tensor<8x8xbf16> {
+  %0 = "gflow.matmul"(%x, %x) {gflow.kernel = {kind = "product", loads = "descriptors", persistent = 132 : i64, stages = 2 : i64, tile = array<i64: 64, 224, 64>, warps = 4 : i64}} : (tensor<8x8xbf16>, tensor<8x8xbf16>) -> tensor<8x8xbf16>
+  return %0 : tensor<8x8xbf16>
+}
+
+// -----
+
+// CHECK: 'gflow.kernel' parts must divide a tile of 192 columns into pieces whose columns divide 64, found 2
+func.func @uneven_parts(%x: tensor<8x8xbf16>) -> tensor<8x8xbf16> {
+  %0 = "gflow.matmul"(%x, %x) {gflow.kernel = {kind = "product", loads = "descriptors", parts = 2 : i64, persistent = 132 : i64, stages = 2 : i64, tile = array<i64: 64, 192, 64>, warps = 4 : i64}} : (tensor<8x8xbf16>, tensor<8x8xbf16>) -> tensor<8x8xbf16>
+  return %0 : tensor<8x8xbf16>
+}
+
+// -----
+
 // CHECK: 'gflow.kernel' needs stages
 func.func @no_stages(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
   %0 = "gflow.matmul"(%x, %x) {gflow.kernel = {kind = "product", tile = array<i64: 16, 16, 16>, warps = 4 : i64}} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>

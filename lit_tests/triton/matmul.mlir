@@ -16,14 +16,19 @@
 // CHECK:       a_at = a + (a_rows * a_m)[:, None] + offs_k[None, :]
 // CHECK:       b_at = b + offs_k[:, None] + (b_cols * b_n)[None, :]
 // CHECK:       for step in range(0, tl.cdiv(K, BLOCK_K)):
-// CHECK:         y = tl.trans(b_desc.load([tile_n * BLOCK_N, k]))
+// CHECK:         y = tl.trans(b_desc.load([tile_n * (BLOCK_N + REST), k]))
 // CHECK:         elif K_MULTIPLE % BLOCK_K == 0:
 // CHECK-NEXT:      x = tl.load(a_at + k)
 // CHECK-NEXT:      y = tl.load(b_at + k)
+// CHECK:         if REST:
+// CHECK-NEXT:      y_rest = tl.trans(rest_desc.load([tile_n * (BLOCK_N + REST) + BLOCK_N, k]))
 // CHECK:         acc = tl.dot(x, y, acc)
+// CHECK-NEXT:    if REST:
+// CHECK-NEXT:      acc_rest = tl.dot(x, y_rest, acc_rest)
 // CHECK:       for part in tl.static_range(PARTS):
-// CHECK-NEXT:    cols = tile_n * BLOCK_N + part * (BLOCK_N // PARTS) + tl.arange(0, BLOCK_N // PARTS)
-// CHECK-NEXT:    piece = gf_columns(acc, part, PARTS)
+// CHECK-NEXT:    cols = tile_n * (BLOCK_N + REST) + part * ((BLOCK_N + REST) // PARTS) + tl.arange(0, (BLOCK_N + REST) // PARTS)
+// CHECK-NEXT:    if part * ((BLOCK_N + REST) // PARTS) < BLOCK_N:
+// CHECK-NEXT:      piece = gf_columns(acc, part, BLOCK_N // ((BLOCK_N + REST) // PARTS))
 // CHECK:         tl.load(x{{[0-9]}} + cols[None, :], mask=(cols < N)[None, :]).to(tl.float32)
 // CHECK:         tl.store(out0 + (rows * out0_s0)[:, None] + cols[None, :], {{.*}}.to(tl.bfloat16), mask=(rows < M)[:, None] & (cols < N)[None, :])
 func.func @linear(%x: tensor<512x128xbf16>, %w: tensor<256x128xbf16>, %bias: tensor<256xbf16>) -> tensor<512x256xbf16> {

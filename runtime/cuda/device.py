@@ -84,5 +84,11 @@ class Launcher(Device, Protocol):
     def copy_seconds(self, nbytes: int) -> float:
         """The least seconds that the device takes to copy as many bytes; 0 if unknown."""
 
+    def delay(self, seconds: float) -> None:
+        """Keep the current stream busy for at least so many seconds, without access to memory."""
+
+    def reached(self, mark: Any) -> bool:
+        """Whether the device has reached a mark; False where steps run as they are begun."""
+
     def wait(self, mark: Any) -> None:
         """Block until a mark is reached."""

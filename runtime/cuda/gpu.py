@@ -19,6 +19,9 @@ from .driver import Driver, driver
 from .graph import CudaGraph
 from .launcher import LaunchingDevice
 
+#: cycles a second, of the fastest GPUs
+_CLOCK = 3e9
+
 
 @record
 class _Loaded:
@@ -160,6 +163,12 @@ class Gpu(LaunchingDevice):
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
         end.synchronize()
         return begin.elapsed_time(end) / 1e3
+
+    def delay(self, seconds: float) -> None:
+        torch.cuda._sleep(int(seconds * _CLOCK))
+
+    def reached(self, mark: torch.cuda.Event) -> bool:
+        return mark.query()
 
     def wait(self, mark: torch.cuda.Event) -> None:
         mark.synchronize()

@@ -52,6 +52,12 @@ class Recorder(LaunchingDevice):
     def wait(self, mark: float) -> None:
         pass
 
+    def delay(self, seconds: float) -> None:
+        pass
+
+    def reached(self, mark: float) -> bool:
+        return False
+
     def seconds(self, begin: float, end: float) -> float:
         return end - begin
 

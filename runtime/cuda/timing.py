@@ -6,7 +6,8 @@ import copy
 import gc
 import math
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -26,13 +27,26 @@ _FLOATS = {
 }  # fmt: skip
 
 
+#: the fewest samples of a step, and the seconds of samples after which no more are taken
+_LEAST, _ENOUGH = 3, 0.008
+#: a step that takes so many times as long as the fastest one after the fewest samples is not measured more precisely
+_SLOWER = 1.5
+#: the most seconds for which the device is kept busy while the host begins a step
+_AHEAD = 0.02
+
+
 class StepTimer:
-    """Times single steps on random operands: the median of several runs, in seconds.
+    """Times single steps on random operands: the median of several samples, in seconds of the device.
+
+    The host may take longer to begin a step than the device to run it (PyTorch's attention: 100 us in Python). So the
+    device is kept busy until the host has begun all of a step's work; a sample for which that was too short is taken
+    again.
 
     Floating-point operands are uniform in [0, 1): a GPU multiplies zeros faster. Integers are 0. All steps share one
     arena and the arguments.
 
-    cold: whether the caches are evicted before each run.
+    runs: the most samples. warm_up: runs before the first sample. cold: whether the caches are evicted before each
+    sample.
     """
 
     def __init__(
@@ -41,7 +55,7 @@ class StepTimer:
         device: Launcher,
         *,
         runs: int = 15,
-        warm_up: int = 3,
+        warm_up: int = 2,
         cold: bool = True,
     ) -> None:
         self.program, self.device, self.runs, self.warm_up = program, device, runs, warm_up
@@ -58,14 +72,17 @@ class StepTimer:
             size = _CACHES if cold and device.where.type == "cuda" else 0
             self._other = torch.empty(size, dtype=torch.uint8, device=device.where)
 
-    def __call__(self, step: LaunchStep | AtenStep) -> float:
-        """The time of a step, in seconds; infinite if the device cannot run it."""
+    def __call__(self, step: LaunchStep | AtenStep, best: float = math.inf) -> float:
+        """The time of a step, in seconds; infinite if the device cannot run it.
+
+        best: the time of the fastest step that it is compared with. A step that is much slower gets few samples.
+        """
         try:
-            return self._measured(step)
+            return self._measured(step, best)
         finally:  # an executable refers to itself; its results are device memory
             gc.collect(1)
 
-    def _measured(self, step: LaunchStep | AtenStep) -> float:
+    def _measured(self, step: LaunchStep | AtenStep, best: float) -> float:
         alone = copy.copy(self.program)
         alone.steps, device = [step], self.device
         try:
@@ -82,13 +99,28 @@ class StepTimer:
             except (DeviceError, RuntimeError):  # out of memory; a library says what it cannot do
                 return math.inf
             ((_, begin),) = list(run.steps())
-            marks = []
-            for _ in range(self.runs):
-                self._other.zero_()
-                before = device.mark()
-                begin()
-                marks.append((before, device.mark()))
-            return statistics.median(device.seconds(a, b) for a, b in marks)
+            return self._sampled(begin, best)
+
+    def _sampled(self, begin: Callable[[], None], best: float) -> float:
+        """The median time of a step. begin: begins it."""
+        start = time.perf_counter()
+        begin()
+        ahead = 2 * (time.perf_counter() - start)
+        samples: list[float] = []
+        while len(samples) < self.runs and (len(samples) < _LEAST or sum(samples) < _ENOUGH):
+            self.device.delay(min(ahead, _AHEAD))
+            self._other.zero_()
+            before = self.device.mark()
+            begin()
+            after = self.device.mark()
+            waited = self.device.reached(before)  # the device may have waited for the host
+            samples.append(self.device.seconds(before, after))
+            if waited and ahead < _AHEAD:
+                samples.pop()
+                ahead *= 2
+            elif len(samples) == _LEAST and statistics.median(samples) > _SLOWER * best:
+                break
+        return statistics.median(samples)
 
     def _randomize(self, arena: torch.Tensor, step: LaunchStep) -> None:
         """Fill the operands of a launch that lie in the arena. A library's call that is compared with it reads the

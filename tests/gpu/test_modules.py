@@ -12,6 +12,7 @@ if not torch.cuda.is_available():
 
 from module_db import MODULES, problem, samples
 
+torch.backends.cudnn.allow_tf32 = False  # as on the CPU
 #: of each module
 _MOST = 2
 

@@ -33,13 +33,17 @@ def with_winners(
         device: the name of the device on which was measured.
     """
     with built_again(program) as (module, b, _):
+        timed = {race.step: bool(race.seconds) for race in found.races}
         now = 0
         for ops, begin, end in b.units:
             by_library = isinstance(program.steps[begin], LaunchStep) and isinstance(
                 found.steps[now], AtenStep
             )
             steps = found.steps[now : now + (1 if by_library else end - begin)]
+            results = [timed[n] for n in range(now, now + len(steps)) if n in timed]
             now += len(steps)
+            if results and not any(results):
+                continue  # for lack of time: the cost model's choice stays
             raced = begin in calls or any(
                 len(b.tried.get(n, ((), 0))[0]) > 1 for n in range(begin, end)
             )
@@ -76,9 +80,9 @@ def _chosen(b: Builder, choice: Choice, begin: int, steps: Sequence[Step]) -> Ch
 def _tiled(choice: Choice, config: TritonConfig) -> Choice:
     """The choice for a product with the tile of a configuration."""
     c = config.constants
-    programs = c.get("PERSISTENT", 0)
+    programs, columns = c.get("PERSISTENT", 0), c["BLOCK_N"] + c.get("REST", 0)
     return replace(
-        choice, tile=(c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"]), warps=config.num_warps, stages=config.num_stages,
+        choice, tile=(c["BLOCK_M"], columns, c["BLOCK_K"]), warps=config.num_warps, stages=config.num_stages,
         parts=c.get("PARTS", 1), persistent=programs,
         loads="descriptors" if programs or c.get("DESCRIPTORS") else "pointers",
     )  # fmt: skip

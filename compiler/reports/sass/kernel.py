@@ -81,4 +81,5 @@ def _bulk(code: Code, first: int, last: int, constants: Mapping[str, int], item:
     copies = any(i.kind in ("UTMALDG", "UBLKCP") for i in code.body(first, last))
     if not copies or "BLOCK_K" not in constants:
         return 0
-    return (constants["BLOCK_M"] + constants["BLOCK_N"]) * constants["BLOCK_K"] * item
+    columns = constants["BLOCK_N"] + constants.get("REST", 0)
+    return (constants["BLOCK_M"] + columns) * constants["BLOCK_K"] * item

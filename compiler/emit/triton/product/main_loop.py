@@ -22,7 +22,12 @@ from gflow.compiler.kernel.selection.gpu.product.contraction import (
     with_following,
 )
 from gflow.compiler.kernel.selection.gpu.product.epilogue import stored
-from gflow.compiler.kernel.selection.gpu.product.tiles import Problem, divisor_of_k, neighbours
+from gflow.compiler.kernel.selection.gpu.product.tiles import (
+    Problem,
+    divisor_of_k,
+    neighbours,
+    widths,
+)
 from gflow.compiler.kernel.selection.gpu.product.tiles import Tile as Chosen
 from gflow.compiler.kernel.sizes import WIDE
 from gflow.dialects.types import TensorType, row_major_strides
@@ -60,6 +65,8 @@ class Frame:
             depends on them.
         descriptors: the constant that switches loads to TMA: "DESCRIPTORS", or "PERSISTENT", the number of persistent
             programs; "" where there is no TMA.
+        rest: lines that make the descriptor of the REST further columns of a tile, and that load their block `y_rest`;
+            None: tiles have BLOCK_N columns.
     """
 
     stem: str
@@ -82,6 +89,7 @@ class Frame:
     without_divisibility: frozenset[str] = frozenset()
     descriptors: Literal["", "DESCRIPTORS", "PERSISTENT"] = ""
     precision: Literal["ieee", "tf32"] = "ieee"
+    rest: tuple[list[str], list[str]] | None = None
 
 
 def add(b: Builder, f: Frame, epilogue: Epilogue, choice: Choice, reserved: int = 0) -> None:
@@ -98,6 +106,9 @@ def add(b: Builder, f: Frame, epilogue: Epilogue, choice: Choice, reserved: int 
         tile.n // tile.parts % run == 0, f"has parts whose columns are no multiple of {run}"
     )
     choice.check(run == 1 or splits == 1, "splits K where the epilogue has maxima of runs")
+    choice.check(
+        f.rest is not None or not widths(tile.n)[1], "has a tile whose columns are no power of two"
+    )
     way = f.descriptors or "pointers"
     choice.check(
         not tile.descriptors or way != "pointers",
@@ -136,11 +147,13 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
     split = splits > 1
     sums = p.kind == "sums"
     model = with_following(p, epilogue, splits)
+    tiles = [chosen, *neighbours(chosen, model, b.target)]
+    uneven = f.rest is not None
     whole = sums or not (model.live or f.descriptors == "PERSISTENT")
     numbers: dict[str, dict[tuple[Any, ...], str]] = {}
     s = epilogue.sums
     of_sums = [] if s is None else after_sums(s, params, used, numbers, (f.rows, f.cols))
-    after = _after(f, epilogue, params, used, whole, numbers)
+    after = _after(f, epilogue, params, used, whole, numbers, uneven)
     span, loop = [], f"for step in range(0, {f.count}):"
     if split:
         # each part of K has its own partial sums
@@ -160,7 +173,13 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
     acc = triton_type(SUMS[f.dtype])
     block = "(BLOCK_M, BLOCK_K, BLOCK_N)" if sums else "(BLOCK_M, BLOCK_N)"
     cols_tiles = f.cols_tiles.format(cols=f.cols)
-    step = [*f.load, *_product(f, sums, acc)]
+    step, made, start = [*f.load, *_product(f, sums, acc)], f.before, []
+    if f.rest is not None:
+        rest_made, rest_load = f.rest
+        start = ["if REST:", f"    acc_rest = tl.full((BLOCK_M, REST), 0, {acc})"]
+        made = [*made, "if REST:", *indented(rest_made)]
+        step = [*f.load, "if REST:", *indented(rest_load), *_product(f, sums, acc)]
+        step += ["if REST:", *indented(_product(f, sums, acc, "_rest"))]
     loops = [loop, *indented(step)]
     tile = [
         *_place(f),
@@ -168,22 +187,27 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
         *f.setup,
         *span,
         f"acc = tl.full({block}, 0, {acc})",
+        *start,
         *(loops if s is None else summed(s, loop, step, of_sums, triton_type(f.dtype))),
         *(["acc = tl.sum(acc, axis=1)"] if sums else []),
         *after,
     ]  # fmt: skip
-    lines = [f"tiles_m = tl.cdiv({f.rows}, BLOCK_M)", f"tiles_n = {cols_tiles}", *f.before]
+    if uneven:
+        cols_tiles = cols_tiles.replace("BLOCK_N", "(BLOCK_N + REST)")
+        tile = [line.replace("tile_n * BLOCK_N", "tile_n * (BLOCK_N + REST)") for line in tile]
+    lines = [f"tiles_m = tl.cdiv({f.rows}, BLOCK_M)", f"tiles_n = {cols_tiles}", *made]
     lines += (
         _walk(f, tile) if f.descriptors == "PERSISTENT" else ["program = tl.program_id(0)", *tile]
     )
     b.way(precise=True)  # the tile
-    tiles = [chosen, *neighbours(chosen, model, b.target)]
     constants = {**f.constants, "K_MULTIPLE": divisor_of_k(p, tiles[0])}
     configs = []
     for t in tiles:
         more = {"GROUP_M": 8}
         if f.descriptors:
             more[f.descriptors] = t.descriptors
+        if uneven:
+            more["REST"] = widths(t.n)[1]
         if not whole:
             more["PARTS"] = t.parts
         configs.append(t.config(**more))
@@ -249,13 +273,25 @@ def _after(
     used: set[str],
     whole: bool,
     numbers: dict[str, dict[tuple[Any, ...], str]],
+    uneven: bool,
 ) -> list[str]:
-    """Lines of the epilogue: on the whole tile, or on one part of its columns after the other, to save registers."""
+    """Lines of the epilogue: on the whole tile, or on one part of its columns after the other, to save registers.
+
+    uneven: tiles may have REST further columns, which are parts of their own.
+    """
     if whole:
         axes = f.axes if f.problem.kind != "sums" else tuple(replace(a, fours=None) for a in f.axes)
         return epilogue.emit(params, Tile(axes, f.masks), "acc", used, numbers)
     used.add("gf_columns")
-    width = "BLOCK_N // PARTS"
+    width, piece = "BLOCK_N // PARTS", ["piece = gf_columns(acc, part, PARTS)"]
+    if uneven:
+        width = "(BLOCK_N + REST) // PARTS"
+        piece = [
+            f"if part * ({width}) < BLOCK_N:",
+            f"    piece = gf_columns(acc, part, BLOCK_N // ({width}))",
+            "else:",
+            f"    piece = gf_columns(acc_rest, part - BLOCK_N // ({width}), REST // ({width}))",
+        ]
 
     def of_part(text: str) -> str:
         for count in ("BLOCK_N", "BLOCK_N // 4"):
@@ -276,17 +312,18 @@ def _after(
         *indented(
             [
                 *columns,
-                "piece = gf_columns(acc, part, PARTS)",
+                *piece,
                 *epilogue.emit(params, tile, "piece", used, numbers),
             ]
         ),
     ]
 
 
-def _product(f: Frame, sums: bool, acc: str) -> list[str]:
+def _product(f: Frame, sums: bool, acc: str, of: str = "") -> list[str]:
+    """Lines that add a step's product to the accumulator. of: "_rest", for the further columns of a tile."""
     if sums:
         return [f"acc += x.to({acc})[:, :, None] * y.to({acc})[None, :, :]"]
     if f.dtype == "f64":
-        return [f"acc = tl.dot(x, y, acc, out_dtype={acc})"]
+        return [f"acc{of} = tl.dot(x, y{of}, acc{of}, out_dtype={acc})"]
     precision = f', input_precision="{f.precision}"' if f.dtype == "f32" else ""
-    return [f"acc = tl.dot(x, y, acc{precision})"]
+    return [f"acc{of} = tl.dot(x, y{of}, acc{of}{precision})"]

@@ -171,6 +171,7 @@ def product(
     ]
     load: list[str] = ["k = step * BLOCK_K"]
     before: list[str] = []
+    rest: tuple[list[str], list[str]] | None = None
     if way:
         x_made, x_load = _descriptor(
             "a", ("M", "K"), (am, ak), ("BLOCK_M", "BLOCK_K"), ("tile_m * BLOCK_M", "k")
@@ -181,6 +182,10 @@ def product(
         made = [f"if {way}:", f"    a_desc = {x_made}", f"    b_desc = {y_made}"]
         if way == "PERSISTENT":
             before = made
+            rest_made, rest_load = _descriptor(
+                "b", ("K", "N"), (bk, bn), ("BLOCK_K", "REST"), ("k", "tile_n * BLOCK_N + BLOCK_N"), "rest"
+            )  # fmt: skip
+            rest = [f"rest_desc = {rest_made}"], [f"y_rest = {rest_load}"]
         else:
             setup += made
         load += [f"if {way}:", f"    x = {x_load}", f"    y = {y_load}"]
@@ -203,7 +208,7 @@ def product(
         _count(params, p.count), axes or _axes(p.count, m, n), ("rows < M", "cols < N"),
         [f"cols = {COLUMNS}"], setup, "tl.cdiv(K, BLOCK_K)", load, before,
         precision="tf32" if tf32 else "ieee", descriptors=way, constants={} if scale is None else {"RUN": scale.run},
-        without_divisibility=frozenset() if am == "1" else frozenset({"M"}),
+        without_divisibility=frozenset() if am == "1" else frozenset({"M"}), rest=rest,
     )  # fmt: skip
     add(b, frame, after, choice, p.reserved)
 
@@ -214,13 +219,17 @@ def _descriptor(
     strides: tuple[str, str],
     block: tuple[str, str],
     at: tuple[str, str],
+    stem: str = "",
 ) -> tuple[str, str]:
-    """The texts that create a matrix's descriptor (TMA) and load a block by it; the second dimension is contiguous."""
+    """The texts that create a matrix's descriptor (TMA) and load a block by it; the second dimension is contiguous.
+
+    stem: of the descriptor's name; "": that of the matrix.
+    """
     swapped = strides[1] != "1"
     if swapped:
         sizes, strides, block, at = sizes[::-1], strides[::-1], block[::-1], at[::-1]
     made = f"tl.make_tensor_descriptor({name}, [{', '.join(sizes)}], [{', '.join(strides)}], [{', '.join(block)}])"
-    load = f"{name}_desc.load([{', '.join(at)}])"
+    load = f"{stem or name}_desc.load([{', '.join(at)}])"
     return made, f"tl.trans({load})" if swapped else load
 
 

@@ -36,6 +36,7 @@ def fused(b: Builder, o: Op) -> None:
 #: attributes that are left out of comments: places and kernel choices
 _PLACES = re.compile(
     r"gflow\.kernel = \{(?:[^{}]|\{[^{}]*\})*\}(?:, )?|"
+    r"gflow\.group = \"[^\"]*\"(?:, )?|"
     r"(?:gflow\.buffers|gflow\.scratch|kind|operandSegmentSizes|resultSegmentSizes) = "
     r"(?:array<[^>]*>|\[[^\]]*\]|\"(?:pointwise|row|column)\")(?:, )?"
 )

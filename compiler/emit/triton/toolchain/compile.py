@@ -21,7 +21,7 @@ Job = tuple[TritonKernel, int]
 #: reads and writes compiled kernels by kind and name
 Store = tuple[Callable[[str, str], bytes | None], Callable[[str, str, bytes], None]]
 #: the version of the cache's format
-_VERSION = 1
+_VERSION = 2
 _KIND = "device_code"
 #: the most kernels that an error lists
 _SHOWN = 3
@@ -135,8 +135,14 @@ def _request(kernel: TritonKernel, config: int, arch: int | str) -> dict[str, An
 
 def _digest(kernel: TritonKernel, config: int, arch: int | str) -> str:
     """A key of everything that a kernel's machine code depends on."""
-    parts = [_VERSION, triton_version(), _request(kernel, config, arch)]
+    request = {**_request(kernel, config, arch), "source": without_comments(kernel.source)}
+    parts = [_VERSION, triton_version(), request]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def without_comments(source: str) -> str:
+    """The source of a kernel without the IR that it comes from: equal kernels of other programs have other comments."""
+    return "\n".join(line for line in source.splitlines() if not line.startswith("#"))
 
 
 def _stored(store: Store, name: str) -> DeviceCode | None:

@@ -71,7 +71,7 @@ def add_device_code(
 def avoid_spills(program: Program, kernels: Iterable[str], compiled: Compile) -> None:
     """Replace the configuration of launches whose kernels spill. compiled: compiles kernels with configurations."""
     target = parse_target(program.target)
-    raced = {race.step for race in program.races}
+    raced = {race.step for race in program.races if race.seconds}
     launches = [
         (n, s)
         for n, s in enumerate(program.steps)

@@ -19,12 +19,21 @@ from ....sizes import cdiv
 from ...choice import WARP
 
 
+def widths(n: int) -> tuple[int, int]:
+    """The columns of a tile as a power of two and the rest: 192 → 128, 64.
+
+    Blocks of Triton are powers of two, so such a tile has two accumulators.
+    """
+    most = 1 << (n.bit_length() - 1)
+    return most, n - most
+
+
 @record
 class Tile:
     """A tile.
 
     Attributes:
-        m, n: rows and columns of the result.
+        m, n: rows and columns of the result. n may be the sum of two powers of two (`widths`), in persistent programs.
         k: the block of K of one step.
         warps, stages: of the launch.
         parts: the pieces of the tile in which the epilogue is computed.
@@ -42,7 +51,7 @@ class Tile:
 
     def config(self, **more: int) -> TritonConfig:
         """The tile as a Triton configuration. more: constants besides the block sizes."""
-        constants = {"BLOCK_M": self.m, "BLOCK_N": self.n, "BLOCK_K": self.k, **more}
+        constants = {"BLOCK_M": self.m, "BLOCK_N": widths(self.n)[0], "BLOCK_K": self.k, **more}
         return TritonConfig(constants, self.warps, self.stages)
 
 
@@ -53,6 +62,9 @@ _CORES = (
     Tile(32, 64, 64, 4, 4), Tile(32, 32, 64, 4, 4), Tile(16, 128, 64, 4, 4), Tile(16, 64, 128, 4, 4),
     Tile(128, 16, 64, 4, 4), Tile(64, 16, 128, 4, 4),
 )  # fmt: skip
+#: for tensor cores in persistent programs: with 132 multiprocessors, they leave fewer of them idle in the last wave of
+#: products whose columns are a multiple of 192 (768, 2304, 3072) but of no power of two
+_UNEVEN = (Tile(256, 192, 64, 8, 3), Tile(128, 192, 64, 8, 4))
 #: for products without tensor cores
 _SINGLE = (
     Tile(128, 128, 16, 8, 3), Tile(128, 64, 16, 8, 3), Tile(64, 64, 16, 4, 3), Tile(64, 32, 32, 4, 3),
@@ -120,9 +132,15 @@ def candidates(p: Problem, target: Target) -> list[Tile]:
     if p.kind == "sums":
         found = _ROW if p.m == 1 else _COLUMN if p.n == 1 else _SUMS
         return list(found)
+    given = (*(_CORES if p.kind == "cores" else _SINGLE), *_tall(p))
+    return _fitting(p, given, target) or [_least(p)]
+
+
+def _fitting(p: Problem, given: Sequence[Tile], target: Target) -> list[Tile]:
+    """The tiles of `given` that are suitable, as `candidates` says, adapted to the problem."""
     d = target.device
-    fitting = []
-    for t in (*(_CORES if p.kind == "cores" else _SINGLE), *_tall(p)):
+    fitting: list[Tile] = []
+    for t in given:
         k = t.k
         if p.kind == "cores":
             k = 32 if p.span <= 32 and t.m < 1024 else max(t.k * 2 // p.item, 16)
@@ -146,7 +164,7 @@ def candidates(p: Problem, target: Target) -> list[Tile]:
         whole = t.m % p.rows == 0 and t.n // t.parts % p.columns == 0
         if fits and not too_large and t not in fitting and whole:
             fitting.append(t)
-    return fitting or [_least(p)]
+    return fitting
 
 
 def _least(p: Problem) -> Tile:
@@ -167,15 +185,20 @@ def _tall(p: Problem) -> list[Tile]:
 def _every(p: Problem, target: Target) -> list[Tile]:
     """The candidates with loads by pointers, then those with loads by descriptors."""
     plain = candidates(p, target)
-    return [*plain, *(t for t in (_by_descriptors(p, t, target) for t in plain) if t is not None)]
+    uneven: list[Tile] = []
+    if p.descriptors == "PERSISTENT" and p.kind == "cores":
+        uneven = [t for t in _fitting(p, _UNEVEN, target) if t.n <= p.n]
+    loaded = (_by_descriptors(p, t, target) for t in (*plain, *uneven))
+    return [*plain, *(t for t in loaded if t is not None)]
 
 
 #: the most elements of a tile with unvectorized loads, and of one with much code for each element
 _GATHERED, _HEAVY = 128 * 64, 128 * 128
 #: the registers of a thread that do not depend on the tile
 _OTHERS = 40
-#: additional registers: for operands that are not read from shared memory; for the loop of a persistent program
-_FRAGMENTS, _WALK = 16, 24
+#: additional registers: for operands that are not read from shared memory; for descriptors; for the loop of a
+#: persistent program, which has no addresses
+_FRAGMENTS, _DESCRIBED, _WALK = 16, 24, 4
 #: the numbers of pieces of a tile, and the fewest columns of a piece
 _PARTS, _NARROW = (1, 2, 4, 8), 16
 
@@ -184,7 +207,7 @@ def registers(p: Problem, t: Tile, target: Target) -> float:
     """The registers of a thread: its accumulators, and the greater of operands in the loop and of the epilogue on one
     piece of the tile, which follows the loop."""
     each = t.m * t.n / (WARP * t.warps) * (2 if p.kind == "double" else 1)
-    others = _OTHERS + (_WALK if t.descriptors else 0)
+    others = _OTHERS + (0 if not t.descriptors else _DESCRIBED if t.descriptors == 1 else _WALK)
     fragments = 0 if target.has(MMA_SHARED) else _FRAGMENTS
     return each + max(fragments, p.live * each / t.parts) + others
 
@@ -209,9 +232,12 @@ def _parts(p: Problem, t: Tile, target: Target) -> int:
 
 
 def _pieces(p: Problem, t: Tile) -> list[int]:
-    """The numbers of pieces into which the epilogue may divide a tile."""
-    found = [n for n in _PARTS if t.n // n >= _NARROW and t.n // n % p.columns == 0]
-    return found or [1]
+    """The numbers of pieces into which the epilogue may divide a tile; their columns are a power of two."""
+    least = t.n // (t.n & -t.n)
+    narrow = _NARROW if least == 1 else 2 * _NARROW
+    pieces = [n * least for n in _PARTS]
+    found = [n for n in pieces if t.n // n >= narrow and t.n // n % p.columns == 0]
+    return found or [least]
 
 
 def _by_descriptors(p: Problem, t: Tile, target: Target) -> Tile | None:
@@ -220,7 +246,8 @@ def _by_descriptors(p: Problem, t: Tile, target: Target) -> Tile | None:
         return None
     if p.descriptors == "DESCRIPTORS":
         return replace(t, descriptors=1)
-    d, t = target.device, replace(t, descriptors=1)
+    d = target.device
+    t = replace(t, descriptors=d.multiprocessors)
     least = _parts(p, t, target)
     for stages in range(t.stages, 1, -1):
         for parts in (n for n in _pieces(p, t) if n >= least):
@@ -336,9 +363,11 @@ def best_splits(p: Problem, target: Target, whole: Problem | None = None) -> int
     whole: the problem where K isn't split, if its epilogue allows other tiles; None: `p`.
     """
     most = max(1, p.k // _LEAST_SPLIT)
-    tiles = _every(p, target)
     one = p if whole is None else whole
-    undivided = tiles if whole is None else _every(whole, target)
+    undivided = _every(one, target)
+    # programs with a part of K are not persistent
+    divided = _every(p, target) if whole is not None else undivided
+    tiles = [t for t in divided if not widths(t.n)[1]]
 
     def took(s: int) -> float:
         if s == 1:
