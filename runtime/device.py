@@ -105,8 +105,8 @@ class Binding(Protocol):
             DeviceError: one is on another device.
         """
 
-    def finish(self) -> None:
-        """Copy values that steps wrote to copies back to the arguments."""
+    def finish(self) -> bool:
+        """Copy values that steps wrote to copies back to the arguments; returns whether there are any."""
 
 
 class Graph(Protocol):

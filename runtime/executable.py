@@ -516,8 +516,7 @@ class Executable:
         self, args: Sequence[torch.Tensor], results: list[torch.Tensor]
     ) -> list[torch.Tensor]:
         """The results for the caller. Values that were written to copies of arguments are copied back."""
-        if self.binding is not None:
-            self.binding.finish()
+        if self.binding is not None and self.binding.finish():
             for i, alias in self._aliased:
                 results[i] = args[alias]
         return results

@@ -7,7 +7,9 @@ known size evaluates no numbers: it only sets the addresses that differ from the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress, count
 from math import prod
+from operator import ne
 from weakref import ref as weak
 
 import torch
@@ -198,14 +200,13 @@ class Frame:
         patch = self._code.patch
         self._moved = set()
         if not same:
-            for i, (new, old) in enumerate(zip(at, self._addresses)):
-                if new != old:
-                    if not new and args[i].numel():
-                        raise ValueError(
-                            f"argument {self._program.arguments[i].name!r} has no memory (a fake or meta tensor)"
-                        )
-                    patch("arg", i, new)
-                    self._moved.add(i)
+            for i in compress(count(), map(ne, at, self._addresses)):
+                if not at[i] and args[i].numel():
+                    raise ValueError(
+                        f"argument {self._program.arguments[i].name!r} has no memory (a fake or meta tensor)"
+                    )
+                patch("arg", i, at[i])
+                self._moved.add(i)
         renewed = []
         if fresh != self._result_addresses:
             for i, new, old in zip((*self._apart, *self.joined), fresh, self._result_addresses):

@@ -30,8 +30,9 @@ class HalfDone(RuntimeError):
 _Handler = Callable[[int, FrameType | None], Any]
 #: delayed handlers, with their signals
 waiting: list[tuple[_Handler, int]] = []
-_main = [threading.main_thread().ident]  # of a process that was forked, the thread that did
-os.register_at_fork(after_in_child=lambda: _main.__setitem__(0, threading.get_ident()))
+_main = [threading.main_thread().ident]  # in a child of fork(), the thread that called it
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=lambda: _main.__setitem__(0, threading.get_ident()))
 #: those of `signal` convert each number and handler to an enum, which takes longer than a small program
 _getsignal, _setsignal = _signal.getsignal, _signal.signal
 

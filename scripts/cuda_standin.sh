@@ -3,6 +3,7 @@
 # CUDA's runtime and driver. Needs gcc and a CUDA build of PyTorch, which has the headers.
 #
 #   GFLOW_CUDA_PYTHON=/path/to/python scripts/cuda_standin.sh [arguments of pytest]
+#   GFLOW_CUDA_PYTHON=/path/to/python scripts/cuda_standin.sh --host-time    # the host's time of calls
 #
 # GFLOW_CUDA_PYTHON: a Python with that build, Triton, torch-mlir and pytest; else the one on the PATH.
 set -euo pipefail
@@ -33,4 +34,8 @@ cd "$root"
 export GFLOW_CACHE_DIR="${GFLOW_CACHE_DIR:-$build/cache}"
 export PYTHONPATH="$build/view${PYTHONPATH:+:$PYTHONPATH}"
 export LD_LIBRARY_PATH="$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+if [ "${1:-}" = --host-time ]; then
+    LD_PRELOAD="$build/libcuda.so.1" "$python" tests/cuda_standin/host_time.py
+    exit
+fi
 LD_PRELOAD="$build/libcuda.so.1" "$python" -m pytest -q -p no:cacheprovider tests/cuda_standin "$@"

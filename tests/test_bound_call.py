@@ -250,3 +250,40 @@ def test_structures_of_plain_arguments() -> None:
         assert all(a is b for a, b in zip(call.leaves, leaves))
         keys.add(call.key)
     assert len(keys) == len(calls)
+
+
+def test_repeated_calls_have_the_key_of_a_fresh_one() -> None:
+    """Guards of PyTorch's stand for it."""
+
+    def build(x: Tensor, y: Tensor | None = None) -> None: ...
+
+    class Own(Tensor): ...
+
+    x, conjugate = torch.randn(2, 3), torch.randn(2, dtype=torch.complex64)
+    with torch.inference_mode():
+        inference = torch.randn(2, 3)
+    others: list[Any] = [
+        torch.randn(2, 3), torch.randn(3, 2), torch.randn(3, 2).t(), torch.randn(2, 1, 3)[:, 0],
+        torch.ones(2, 3).double(),
+        torch.randn(2, 3, requires_grad=True), torch.randn(2, 3).to("meta"), torch.nn.Parameter(torch.randn(2, 3)),
+        torch.randn(2, 3).as_subclass(Own), inference, conjugate, conjugate.conj(), conjugate.conj().imag,
+        torch._efficientzerotensor(2, 3), [torch.randn(2, 3)], None, 2,
+    ]  # fmt: skip
+    parameters, drawn = Parameters(build), random.Random(0)
+    calls: list[tuple[Any, ...]] = [(a,) for a in (x, *others)] + [(x, a) for a in (x, *others)]
+    alike = 0
+    for _ in range(1500):
+        args = drawn.choice(calls)
+        kwargs = {"y": x} if len(args) == 1 and drawn.random() < 0.1 else {}
+        with (
+            torch.set_grad_enabled(drawn.random() < 0.5),
+            torch.autocast("cpu", enabled=drawn.random() < 0.2),
+        ):
+            for _ in range(drawn.randrange(1, 4)):
+                known = parameters.alike
+                call = bind_call(build, args, kwargs, parameters)
+                fresh = bind_call(build, args, kwargs)
+                assert call.key == fresh.key
+                assert all(a is b for a, b in zip(call.leaves, fresh.leaves, strict=True))
+                alike += known is not None and call.key is known.key
+    assert alike > 100

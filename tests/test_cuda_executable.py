@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ from gflow.dialects.types import TensorType
 from gflow.runtime import Executable
 from gflow.runtime.arena import Arena
 from gflow.runtime.cuda.binding import Arguments
-from gflow.runtime.cuda.driver import Driver
+from gflow.runtime.cuda.driver import Driver, KernelNode
 from gflow.runtime.cuda.gpu import Gpu, runs_on
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 from gflow.runtime.device import DeviceError
@@ -246,12 +248,37 @@ def test_several_results_and_one_that_is_an_argument():
     assert device.captured == 1
 
 
-def test_a_call_step_by_step_between_launches_of_the_graph():
-    run = Executable(make(ONCE), InterpreterDevice())
+@pytest.mark.parametrize("device", [Counting, Fixing])
+def test_a_call_step_by_step_between_launches_of_the_graph(device):
+    run = Executable(make(TWICE), device())
     for n in range(8):
         x = torch.randn(100)
         results = run.timed([x, factor(2.0)])[0] if n in (3, 5) else run([x, factor(2.0)])
-        torch.testing.assert_close(results[0], x * 2 + 1)
+        torch.testing.assert_close(results[0], x * 4)
+    assert run.no_graph == ""
+
+
+def test_ctrl_c_waits_for_the_last_launch():
+    class Interrupted(Counting):
+        at = 0
+
+        def launch(self, launch: Any) -> None:
+            super().launch(launch)
+            if self.launches == self.at:
+                signal.raise_signal(signal.SIGINT)
+
+    step = scale(Place("arg", 0, 0), Place("arg", 0, 0), 1.0)
+    device = Interrupted()
+    run = Executable(make([step, step], [Result("x", F32, 0)]), device)
+    x, before = torch.zeros(100), signal.getsignal(signal.SIGINT)
+    for n in range(1, 5):  # step by step, captured, a launch of the graph
+        device.at = device.launches + 1 if n < 3 else 0
+        with pytest.raises(KeyboardInterrupt) if device.at else nullcontext():
+            run([x, factor(2.0)])
+        assert run.done
+        assert signal.getsignal(signal.SIGINT) is before
+        assert x.unique().item() == 4**n - 1
+    assert run.no_graph == ""
 
 
 def test_tensors_on_another_device_are_an_error_but_for_numbers():
@@ -488,9 +515,27 @@ def test_the_driver_loads_and_launches():
     library.status["cuLaunchKernel"] = 700
     with pytest.raises(DeviceError, match="CUDA_ERROR_X: it broke"):
         driver.launch(33, (1, 1, 1), 128, 0, 0, 0)
+    assert driver.captured_node(77) is None  # the stream is not captured
+    driver.set_kernel_node(1, 2, KernelNode(33, (2, 1, 1), (64, 1, 1)))
+    assert library.calls[-1][:3] == ("cuGraphExecKernelNodeSetParams_v2", 1, 2)
+    library.status["cuGraphExecKernelNodeSetParams_v2"] = 1
+    with pytest.raises(DeviceError, match="CUDA_ERROR_X: it broke"):
+        driver.set_kernel_node(1, 2, KernelNode())
     library.status["cuModuleLoadData"] = 209
     with pytest.raises(DeviceError, match="cuModuleLoadData: CUDA_ERROR_X"):
         driver.load(b"", "scale", 0)
+
+
+def test_a_driver_that_does_not_set_nodes_of_graphs():
+    class Older(Library):
+        def __getattr__(self, name: str) -> Any:
+            if name.endswith("_v2"):
+                raise AttributeError(name)
+            return super().__getattr__(name)
+
+    library = Older()
+    assert Driver(library).captured_node(77) is None
+    assert library.calls == [("cuInit", 0)]
 
 
 def gpu(monkeypatch, library: Library) -> Gpu:

@@ -135,7 +135,8 @@ class Parameters:
 
 class Alike:
     """Whether calls by position have tensors like those of an earlier call, and so its key. PyTorch's guards compare
-    all that is in a key but `requires_grad`, which they take together with the gradient mode."""
+    all that is in a key but `requires_grad`, which they take together with the gradient mode, and which arguments are
+    the same tensor."""
 
     def __init__(self, tensors: Sequence[Tensor], key: tuple[Any, ...]) -> None:
         self.key, self._count, self._guards = key, len(tensors), tensor_guards(tensors)
@@ -146,6 +147,7 @@ class Alike:
         return (
             len(args) == self._count
             and self._guards.check(*args)
+            and (len(args) == 1 or len({*map(id, args)}) == len(args))
             and [*map(_requires_grad, args)] == self._flags
         )
 
@@ -178,7 +180,8 @@ def bind_call(
         check_call(build, args, kwargs)
         bound = args, dict(kwargs)  # its declared signature fits: the arguments are not changed
     call = _flattened(build, *bound)
-    if not kwargs and len(call.leaves) == len(args) and {*map(type, args)} == {Tensor}:
+    different = len({*map(id, args)}) == len(args) == len(call.leaves)
+    if not kwargs and different and {*map(type, args)} == {Tensor}:
         parameters.learn(call)
     return call
 

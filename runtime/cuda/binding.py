@@ -141,13 +141,17 @@ class Arguments:
                     self._back.append((args[i], found[i]))
         return found
 
-    def finish(self) -> None:
-        """Copy written values back to the caller's tensors. Waits for the device if such a tensor is on the CPU."""
+    def finish(self) -> bool:
+        """Copy written values back to the caller's tensors; returns whether there are any. Waits for the device if such
+        a tensor is on the CPU."""
+        if not self._back:
+            return False
         for tensor, copy in self._back:
             tensor.detach().copy_(copy)
             if tensor.device != copy.device and self._numbers is not None:
                 self._numbers.forget()
         self._back = []
+        return True
 
     def _is_number(self, i: int) -> bool:
         """Whether a real device would get the argument through the block. Used where the device is emulated on the

@@ -193,7 +193,7 @@ class Graphs:
         moved = self.executable.code.moved
         self._device.ready()
         try:
-            for launch in moved.values():
+            for launch in () if self.fixed else moved.values():  # else all are back where they were
                 self._captured.update(launch)
         except DeviceError as error:
             self._fix(str(error))
@@ -216,8 +216,8 @@ class Graphs:
         return argument.role == "input" and users * _UPDATE > copy
 
     def _settle(self) -> None:
-        """Find the free inputs. Give the graph up if the copies of results take longer than launching the steps one by
-        one."""
+        """Find the free inputs; small ones may be on the CPU. Give the graph up if the copies of results take longer
+        than launching the steps one by one."""
         program = self.executable.program
         kept = {*self._kept}
         inputs = (i for i, a in enumerate(program.arguments) if a.role == "input")

@@ -26,12 +26,15 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cuModuleGetFunction": [c_void_p, c_void_p, c_char_p],
     "cuFuncSetAttribute": [c_void_p, c_int, c_int],
     "cuLaunchKernel": [c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p],
+    "cuGetErrorName": [c_int, c_void_p],
+    "cuGetErrorString": [c_int, c_void_p],
+}
+#: those by which launches in graphs get other arguments; a driver before CUDA 12 has not all of them
+_OF_GRAPHS: dict[str, list[Any]] = {
     "cuStreamGetCaptureInfo_v2": [c_void_p] * 6,
     "cuGraphNodeGetType": [c_void_p, c_void_p],
     "cuGraphKernelNodeGetParams_v2": [c_void_p, c_void_p],
     "cuGraphExecKernelNodeSetParams_v2": [c_void_p, c_void_p, c_void_p],
-    "cuGetErrorName": [c_int, c_void_p],
-    "cuGetErrorString": [c_int, c_void_p],
 }
 
 
@@ -56,11 +59,12 @@ class Driver:
             library: the driver's, as ctypes loads it.
         """
         self._library = library
-        for name, arguments in _SIGNATURES.items():
+        self._sets_nodes = all(hasattr(library, name) for name in _OF_GRAPHS)
+        signatures = {**_SIGNATURES, **_OF_GRAPHS} if self._sets_nodes else _SIGNATURES
+        for name, arguments in signatures.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, c_int
         self._launch, self._get_current = library.cuLaunchKernel, library.cuCtxGetCurrent
-        self._set_node = library.cuGraphExecKernelNodeSetParams_v2
         self._call("cuInit", 0)
 
     def context(self, index: int) -> int:
@@ -103,8 +107,10 @@ class Driver:
             raise DeviceError(self._text(status))
 
     def captured_node(self, stream: int) -> int | None:
-        """The node of what was last captured on a stream; None if this is not a single node, or the stream is not
-        captured."""
+        """The node of what was last captured on a stream; None if this is not a single node, the stream is not
+        captured, or the driver does not tell."""
+        if not self._sets_nodes:
+            return None
         status, nodes, count = c_int(), c_void_p(), c_size_t()
         failed = self._library.cuStreamGetCaptureInfo_v2(
             stream, byref(status), None, None, byref(nodes), byref(count)
@@ -128,7 +134,7 @@ class Driver:
         Raises:
             DeviceError: the driver rejects it.
         """
-        if status := self._set_node(graph, node, byref(launch)):
+        if status := self._library.cuGraphExecKernelNodeSetParams_v2(graph, node, byref(launch)):
             raise DeviceError(self._text(status))
 
     def _call(self, name: str, *args: Any) -> None:

@@ -31,7 +31,7 @@ void standin_tell(LaunchTold launch, GraphTold graph, CopyTold copy, OwnTold own
 long standin_capturing(void) { return capturing; }
 
 // A kernel and its parameters' sizes, which Python tells, as code has them on a GPU.
-enum { MOST = 256, GRAPHS = 1 << 16 };
+enum { MOST = 4096, GRAPHS = 1 << 16 };
 struct function { char *name; int count, sizes[MOST]; };
 // A node of a captured graph: a launch with a copy of its arguments, and the copy that the instantiated graph has.
 struct node {

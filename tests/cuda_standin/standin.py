@@ -48,13 +48,29 @@ def updates() -> int:
     return int(_library.standin_updates())
 
 
-def install() -> None:
-    """Listen to the library."""
+def do_nothing() -> None:
+    """Tell the library of kernels' parameters. Launches do nothing."""
     global _library
-    if _library is not None:
-        return
     _library = ctypes.CDLL(None)
     _library.standin_capturing.restype = _library.standin_updates.restype = ctypes.c_long
+    load = Gpu.load
+
+    def loading(self: Gpu, kernel: TritonKernel, config: int, code: DeviceCode | None) -> Any:
+        found = load(self, kernel, config, code)
+        sizes = [*map(size_of, kernel.parameters.values()), 8, 8]
+        _library.standin_parameters(
+            ctypes.c_void_p(found.function), len(sizes), (ctypes.c_int * len(sizes))(*sizes)
+        )
+        return found
+
+    Gpu.load = loading  # type: ignore[method-assign]
+
+
+def install() -> None:
+    """Interpret launches."""
+    if _library is not None:
+        return
+    do_nothing()
     u, p = ctypes.c_uint, ctypes.c_void_p
     kinds = [
         (_launch, [p, u, u, u, p]),
@@ -70,10 +86,6 @@ def install() -> None:
     def loading(self: Gpu, kernel: TritonKernel, config: int, code: DeviceCode | None) -> Any:
         found = load(self, kernel, config, code)
         _kernels[found.function] = kernel, config, interpreter._load(kernel)
-        sizes = [*map(size_of, kernel.parameters.values()), 8, 8]
-        _library.standin_parameters(
-            ctypes.c_void_p(found.function), len(sizes), (ctypes.c_int * len(sizes))(*sizes)
-        )
         return found
 
     def placed(self: Gpu, spans: Sequence[Span]) -> None:
