@@ -79,6 +79,8 @@ def test_each_problem_is_measured_once_and_the_fastest_config_runs():
     found = tune(program(), timer, "a GPU")
     assert [s.config for s in found.steps] == [1, 1, 0]
     assert [s.grid for s in found.steps] == [(8, 1, 1), (8, 1, 1), (1, 1, 1)]
+    own = [(s.args, s.label, s.reach) for s in program().steps]
+    assert [(s.args, s.label, s.reach) for s in found.steps] == own
     assert len(timer.asked) == 6  # three configs of two sizes
     race = found.races[0]
     assert (race.step, race.label, race.device) == (0, "op 0", "a GPU")

@@ -51,7 +51,7 @@ def contenders(program: Program, most: int = MOST) -> list[Job]:
 
 @record
 class Contest:
-    """A comparison of ways to run a step. Equal steps share it.
+    """A comparison of ways to run a step. Equal steps share its result, not its ways: these have the step's arguments.
 
     key: of everything that its result depends on. ways: the contenders by name, the cost model's choice first. steps:
     the numbers of the launches that the result is for.
@@ -116,15 +116,15 @@ def _contests(
 ) -> dict[int, list[Contest]]:
     """By the number of a launch the contests for it: of its own ways, then of the library calls that can replace it
     together with the following launches."""
-    shared: dict[str, Contest] = {}
+    shared: dict[str, list[int]] = {}
 
     def contest(first: int, end: int, ways: Ways) -> Contest:
         step = program.steps[first]
         assert isinstance(step, LaunchStep)
         key = _key(program, step, device, list(ways))
-        found = shared.setdefault(key, Contest(key, ways))
-        found.steps.extend(range(first, end))
-        return found
+        steps = shared.setdefault(key, [])
+        steps.extend(range(first, end))
+        return Contest(key, ways, steps)
 
     found: dict[int, list[Contest]] = {}
     several = {n: i for n, i in calls.items() if i.end > n + 1}
@@ -228,8 +228,8 @@ def _decided(
         program.device_code.update(compiled(jobs))
     for n, (own, *_) in contests.items():
         label = program.steps[n].label
-        seconds = _runnable(program, own.ways, known.get(own.key, {}))
-        order = _order(seconds)
+        seconds = known.get(own.key, {})
+        order = _runnable(program, own.ways, _order(seconds))
         if order:  # else it was not measured, or none can run; the run raises the error
             steps[n], best[n] = own.ways[order[0]], seconds[order[0]]
         if len(own.ways) > 1 and (order or own.key not in known):
@@ -249,9 +249,10 @@ def _decided(
     return _without(replace(program, steps=steps, races=races), replaced)
 
 
-def _runnable(program: Program, ways: Ways, seconds: Mapping[str, float]) -> dict[str, float]:
-    """The times of the ways that have machine code."""
-    return {way: t for way, t in seconds.items() if not _missing(program, [ways[way]])}
+def _runnable(program: Program, ways: Ways, order: Sequence[str]) -> list[str]:
+    """The names of contenders with the first one that has machine code in front; none if none has it."""
+    first = next((way for way in order if not _missing(program, [ways[way]])), None)
+    return [] if first is None else [first, *(way for way in order if way != first)]
 
 
 def seconds_of(
