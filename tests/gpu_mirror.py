@@ -134,7 +134,7 @@ def run_if_compiled(device: InterpreterDevice, launch: Launch) -> None:
 def install() -> None:
     """Let the interpreter's device launch on the GPU."""
     chosen: Any = run_if_compiled if os.environ.get("GPU_MIRROR") == "compile" else run
-    torch.backends.cudnn.conv.fp32_precision = "ieee"  # the interpreter's products are exact
+    torch.backends.cudnn.allow_tf32 = False  # the interpreter's products are exact
     interpreter.InterpreterDevice._run = chosen  # type: ignore[method-assign]
 
 

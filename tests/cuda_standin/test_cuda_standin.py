@@ -24,7 +24,7 @@ if standin.active():
 elif not torch.cuda.is_available():
     pytest.skip("they are run by scripts/cuda_standin.sh, or on a GPU", allow_module_level=True)
 
-torch.backends.cudnn.conv.fp32_precision = "ieee"  # as on the CPU
+torch.backends.cudnn.allow_tf32 = False  # as on the CPU
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
 
 from module_db import MODULES, problem, samples
 
-torch.backends.cudnn.conv.fp32_precision = "ieee"  # as on the CPU
+torch.backends.cudnn.allow_tf32 = False  # as on the CPU
 #: of each module
 _MOST = 2
 
