@@ -21,7 +21,7 @@ def _softmax(x: ir.Value, dtype: str) -> ir.Value:
 def _functions(x: ir.Value) -> list[ir.Value]:
     wide = b("convert", x, dtype="f32")
     positive = b("add", b("abs", wide), full(0.5, wide))
-    found = [b(name, wide) for name in ("erf", "sigmoid", "exp")]
+    found = [b(name, wide) for name in ("erf", "sigmoid", "exp", "tanh")]
     found += [b(name, positive) for name in ("sqrt", "reciprocal")]
     found.append(b("add", b("mul", wide, b("erf", wide)), wide))
     return [b("convert", f, dtype=builder.type_of(x).dtype) for f in found]
@@ -44,6 +44,7 @@ def test_functions(dtype: str) -> None:
     case = make(dtype, [Arg((700,), dtype)], _functions, atol=1e-6, rtol=8e-3)
     run_cases([case])
     assert "gf_erf(" in source(case)
+    assert "gf_tanh(" in source(case)
     assert "_rn(" not in source(case)
 
 

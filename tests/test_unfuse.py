@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -175,6 +176,7 @@ def test_a_group_is_compared_once(libraries: bool) -> None:
     assert not again.asked
     race_groups(program, options, Device("another GPU", again, store))
     assert again.asked
+    assert race_groups(program, options, Device("a third GPU", Timer(math.inf))) == {}
 
 
 def test_a_part_has_the_layout_of_its_operands() -> None:

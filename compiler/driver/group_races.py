@@ -1,9 +1,11 @@
 """Timed comparison of a GPU's kernels of contractions and their epilogues with the same as two kernels.
 
     %r = "gflow.fused"(%b, %x, %w) ({ … "gflow.matmul" … "gflow.tanh" … }) {gflow.group = "2424…", …
-                                                                    125 us
-    %0 = "gflow.matmul"(%x, %w)   by a library                       56 us
-    %r = "gflow.fused"(%b, %0) ({ … "gflow.tanh" … }) …              38 us
+
+beside
+
+    %0 = "gflow.matmul"(%x, %w) …                              perhaps by a library
+    %r = "gflow.fused"(%b, %0) ({ … "gflow.tanh" … }) …
 
 Each group of equal kernels is compared once: the launches of the first as they were tuned, with the steps of a program
 of this kernel alone, split (`unfused.py`), each in its own fastest way. Groups that are faster split are named in
@@ -12,6 +14,7 @@ of this kernel alone, split (`unfused.py`), each in its own fastest way. Groups 
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -71,7 +74,7 @@ def race_groups(
     groups, ends = groups_of(found), clock() + seconds
     if not groups or seconds <= 0:
         return {}
-    timer = device.timer(found)
+    timer = _timer(found, device)
     taken = {
         g.name: seconds_of(found, range(g.begin, g.end), timer, device.name, device.store)
         for g in groups
@@ -83,10 +86,18 @@ def race_groups(
             break
         program = split_program(g, options)
         both = {FUSED: taken[g.name], UNFUSED: _seconds(program, options, device)}
+        if not all(map(math.isfinite, both.values())):
+            continue  # a way cannot run there
         faster = both[UNFUSED] < MARGIN * both[FUSED]
         order = (UNFUSED, FUSED) if faster else (FUSED, UNFUSED)
         races[g.name] = {way: both[way] for way in order}
     return races
+
+
+def _timer(program: Program, device: Device) -> Measure:
+    """What measures the steps of a program. It takes memory once something is measured."""
+    timer = functools.cache(lambda: device.timer(program))
+    return lambda step, best: timer()(step, best)
 
 
 def _seconds(program: Program, options: CompileOptions, device: Device) -> float:
@@ -100,7 +111,7 @@ def _seconds(program: Program, options: CompileOptions, device: Device) -> float
         )  # fmt: skip
 
     program = replace(program, device_code=compiled(contenders(program)))
-    timer = device.timer(program)
+    timer = _timer(program, device)
     calls = library_calls(program) if options.tune_libraries else {}
     found = tune(
         program, timer, device.name, compiled=compiled, calls=calls, store=device.store, tell=device.tell

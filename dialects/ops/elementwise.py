@@ -175,7 +175,7 @@ OPS: tuple[OpDef, ...] = (
     _math("atan", "The arc tangent", _LIB + "atan({0})", 20),
     _math("sinh", "The hyperbolic sine", _LIB + "sinh({0})", 20, amp="deny"),
     _math("cosh", "The hyperbolic cosine", _LIB + "cosh({0})", 20, amp="deny"),
-    _math("tanh", "The hyperbolic tangent", _LIB + "tanh({0})", 16),
+    _math("tanh", "The hyperbolic tangent", {"h": "gf.tanh({0})", "*": _LIB + "tanh({0})"}, 16),
     _math("asinh", "The inverse hyperbolic sine", _LIB + "asinh({0})", 24),
     _math("acosh", "The inverse hyperbolic cosine", _LIB + "acosh({0})", 24),
     _math("atanh", "The inverse hyperbolic tangent", _LIB + "atanh({0})", 24),

@@ -156,6 +156,15 @@ def gf_erf(x):
     far = libdevice.copysign(1.0 - p * t * libdevice.fast_expf(square * -1.0), x)
     return tl.where(a < 0.1, x * (square * -0.376126389 + 1.12837917), far)
 ''',
+    "gf_tanh": '''
+def gf_tanh(x):
+    """The hyperbolic tangent to 16 bits, without a branch: 1 - 2 / (1 + exp(2 |x|)), and a polynomial near 0."""
+    a = tl.abs(x)
+    far = 1.0 - libdevice.fast_dividef(2.0, 1.0 + libdevice.fast_expf(a * 2.0))
+    square = x * x
+    near = x * (square * (square * 0.133333333 - 0.333333333) + 1.0)
+    return tl.where(a < 0.1, near, libdevice.copysign(far, x))
+''',
     "gf_philox": '''
 def gf_philox(block, stream, seed, offset):
     """The four words of a block of random bits: Philox 4x32-10."""
