@@ -7,8 +7,8 @@ Sources of the fields for NVIDIA's GPUs:
   on an H200, where the data sheet says 989. The rate of tf32 is scaled by the same ratio.
 - `shared_memory`, `registers`, `warps`, `blocks`: CUDA C++ Programming Guide, "Technical specifications per compute
   capability". Shared memory is the most that one block may have.
-- `l2_bandwidth`: an estimate for each multiprocessor. Only the choice of tiles uses it. H100 and H200: a lower limit by
-  a product of 8192³ on an H200, whose tiles of 128×256 load 12.9 GB in 1.30 ms.
+- `l2_bandwidth`: of each multiprocessor. Only the choice of tiles uses it. The A100's is that of its white paper (5,120
+  bytes a cycle), those of the H100 and H200 are what products of 128×64 tiles loaded on an H200, others are estimates.
 - `launch`, `latency`: estimates for kernels of a CUDA graph.
 - `access`, `line`: PTX ISA, vectors of `ld.global` (16 bytes), and CUDA C++ Best Practices Guide, coalesced access.
 - `parameters`: drivers before CUDA 12.1 take 4,096 bytes; part of it is kept for the parameters that Triton adds.
@@ -174,12 +174,12 @@ _DEVICES = (
     Device("cpu", "cpu", 0, 12e9, 40e9, {"f32": 120e9, "f64": 60e9}, 2e-6),
     #                                  SMs  GB/s  (half, tf32, float32, float64)  KiB warps blocks L2
     _gpu("t4", 75, _TURING,             40,  320, (65, 0, 8.1, 0.25),              64, 32, 16, 25),
-    _gpu("a100", 80, _AMPERE,          108, 1555, (312, 156, 19.5, 19.5),         163, 64, 32, 36),
+    _gpu("a100", 80, _AMPERE,          108, 1555, (312, 156, 19.5, 19.5),         163, 64, 32, 66),
     _gpu("a6000", 86, _AMPERE,          84,  768, (155, 77.4, 38.7, 0.60),         99, 48, 16, 30),
     _gpu("orin", 87, _AMPERE,           16,  205, (42.5, 21, 5.3, 0.08),          163, 48, 16, 30),
     _gpu("l40s", 89, _AMPERE,          142,  864, (362, 183, 91.6, 1.43),          99, 48, 24, 30),
-    _gpu("h100", 90, _HOPPER,          132, 3350, (790, 395, 66.9, 66.9),         227, 64, 32, 75),
-    _gpu("h200", 90, _HOPPER,          132, 4800, (790, 395, 66.9, 66.9),         227, 64, 32, 75),
+    _gpu("h100", 90, _HOPPER,          132, 3350, (790, 395, 66.9, 66.9),         227, 64, 32, 95),
+    _gpu("h200", 90, _HOPPER,          132, 4800, (790, 395, 66.9, 66.9),         227, 64, 32, 95),
     _gpu("b200", 100, _HOPPER,         148, 8000, (2250, 1100, 75, 37),           227, 64, 32, 45),
     _gpu("b300", 103, _HOPPER,         148, 8000, (2250, 1100, 75, 1.2),          227, 64, 32, 45),
     _gpu("thor", 110, _HOPPER,          20,  273, (258, 129, 8.1, 0.13),          227, 48, 24, 45),

@@ -4,11 +4,11 @@
 
 // What is chosen stands in the IR: tiles, split-K, copies of operands and the way they are loaded, scratch.
 // SM90:  attributes {gflow.target = "cuda:90"}
-// SM90:  "gflow.matmul"{{.*}} {gflow.kernel = {kind = "product", scratch = 10485760 : i64, split_k = 32 : i64, stages = 3 : i64, then = [{block = array<i64: 4, 128>, stages = 2 : i64, warps = 4 : i64}], tile = array<i64: 128, 256, 64>, warps = 8 : i64}}
+// SM90:  "gflow.matmul"{{.*}} {gflow.kernel = {kind = "product", scratch = 7864320 : i64, split_k = 24 : i64, stages = 4 : i64, then = [{block = array<i64: 4, 128>, stages = 2 : i64, warps = 4 : i64}], tile = array<i64: 128, 64, 64>, warps = 4 : i64}}
 // SM90:  "gflow.matmul"{{.*}} {gflow.kernel = {copies = ["a"], kind = "product", loads = "descriptors", parts = 3 : i64, persistent = 132 : i64, scratch = 823525376 : i64, stages = 3 : i64, then = [{block = array<i64: 2048>, warps = 4 : i64}], tile = array<i64: 256, 192, 64>, warps = 8 : i64}}
 // SM90:  {gflow.kernel = {block = array<i64: 64, 32>, kind = "region", pieces = 512 : i64, scratch = 131072 : i64, stages = 3 : i64, then = [{block = array<i64: 128, 32>, stages = 3 : i64, warps = 8 : i64}], warps = 4 : i64}, kind = "column"
 // SM80:  attributes {gflow.target = "cuda:80"}
-// SM80:  "gflow.matmul"{{.*}} {gflow.kernel = {kind = "product", scratch = 5242880 : i64, split_k = 16 : i64, stages = 3 : i64, then = [{block = array<i64: 4, 128>, stages = 2 : i64, warps = 4 : i64}], tile = array<i64: 128, 128, 64>, warps = 8 : i64}}
+// SM80:  "gflow.matmul"{{.*}} {gflow.kernel = {kind = "product", scratch = 5242880 : i64, split_k = 16 : i64, stages = 4 : i64, then = [{block = array<i64: 4, 128>, stages = 2 : i64, warps = 4 : i64}], tile = array<i64: 64, 64, 64>, warps = 4 : i64}}
 // SM80:  "gflow.matmul"{{.*}} {gflow.kernel = {kind = "product", scratch = 100663296 : i64, split_k = 4 : i64, stages = 2 : i64, then = [{block = array<i64: 4, 128>, stages = 2 : i64, warps = 4 : i64}], tile = array<i64: 128, 64, 32>, warps = 8 : i64}}
 // SM80:  {gflow.kernel = {block = array<i64: 64, 32>, kind = "region", pieces = 432 : i64, scratch = 65536 : i64, stages = 3 : i64, then = [{block = array<i64: 128, 32>, stages = 3 : i64, warps = 8 : i64}], warps = 4 : i64}, kind = "column"
 // CPU:   attributes {gflow.target = "cpu"}

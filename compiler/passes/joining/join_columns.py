@@ -273,9 +273,13 @@ def _bytes(k: Kernel, without: Sequence[int]) -> int:
     return sum(of(a) for a in k.loads if a.operand not in without) + sum(map(of, k.stores))
 
 
+#: the rate of kernels whose loads go to registers, as a share of that of products: an estimate
+_TO_REGISTERS = 0.5
+
+
 def _rate(programs: int, device: Device) -> float:
     """The bytes in a second that so many programs move through the cache of the device."""
-    return max(1, min(programs, device.multiprocessors)) * device.l2_bandwidth
+    return max(1, min(programs, device.multiprocessors)) * device.l2_bandwidth * _TO_REGISTERS
 
 
 def _seconds_of_columns(k: Kernel, device: Device) -> float:

@@ -1,7 +1,8 @@
 """Tile selection for contractions: candidates, their resources on a device, predicted time.
 
 The model is a roofline of one multiprocessor. A tile takes the greater time of its arithmetic and of its loads from the
-L2 cache. All tiles together take at least the time of the tensors' memory traffic.
+L2 cache, then the time of its stores to that cache, which its arithmetic does not overlap. All tiles together take at
+least the time of the tensors' memory traffic.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 from math import ceil, lcm, log2
 
 from gflow.compiler.targets import Device, Target
-from gflow.compiler.targets.devices import MMA_SHARED
+from gflow.compiler.targets.devices import MMA_SHARED, TMA
 from gflow.dialects.program import TritonConfig
 from gflow.dialects.records import record
 
@@ -289,38 +290,58 @@ def seconds(p: Problem, t: Tile, splits: int, target: Target) -> float:
     d = target.device
     tiles = cdiv(p.m, t.m) * cdiv(p.n, t.n) * p.batch * splits
     each = cdiv(tiles, d.multiprocessors)
-    took = each * _seconds_of_tile(p, t, splits, target)
+    took = each * _seconds_of_tile(p, t, splits, each, target)
     if t.descriptors and p.descriptors == "PERSISTENT" and splits == 1:
         took += d.latency + d.descriptor + each * d.next_tile
     else:
-        took += _begins(p, t, each, d)
+        took += _begins(p, t, each, target)
     took = max(took, p.bytes / d.bandwidth)
     if splits > 1:
         took += d.launch + 8 * p.m * p.n * p.batch * splits / d.bandwidth
     return took
 
 
-def _seconds_of_tile(p: Problem, t: Tile, splits: int, target: Target) -> float:
-    """The time in seconds of one multiprocessor for one tile, or for a part of K of it."""
+def _seconds_of_tile(p: Problem, t: Tile, splits: int, each: int, target: Target) -> float:
+    """The time in seconds of one multiprocessor for one tile, or for a part of K of it. each: the tiles that it
+    computes."""
+    d = target.device
     steps = p.k // p.span * cdiv(p.span, t.k)
-    k = cdiv(steps, splits) * t.k
-    # a smaller tile hides less latency
-    effect = min(1.0, 0.5 + t.m * t.n / 32768)
-    arithmetic = 2 * t.m * t.n * k / (_rates(target.device, p.item)[p.kind] * effect)
-    loads = (t.m + t.n) * k * p.item / target.device.l2_bandwidth
-    if p.ragged and not t.descriptors:
-        loads *= _RAGGED
-    return max(arithmetic, loads)
+    steps = cdiv(steps, splits)
+    k, held = steps * t.k, min(each, _at_once(p, t, target))
+    arithmetic = 2 * t.m * t.n * k / (_rates(d, p.item)[p.kind] * _effect(p, t, held))
+    loads = (t.m + t.n) * k * p.item / d.l2_bandwidth
+    if not t.descriptors:
+        arithmetic *= _POINTERS if target.has(TMA) else 1.0
+        loads *= _RAGGED if p.ragged else 1.0
+    waits = (steps - 1) * _ARRIVES / (max(1, t.stages - 1) * held)  # `_begins` has the first one
+    stores = t.m * t.n * (4 if splits > 1 else p.stored) / d.l2_bandwidth
+    return max(arithmetic, loads, waits) + stores
 
 
-def _begins(p: Problem, t: Tile, each: int, d: Device) -> float:
+def _effect(p: Problem, t: Tile, held: int) -> float:
+    """The share of the device's rate that a tile reaches. Smaller tiles hide less latency; tensor cores work on those
+    of all programs of a multiprocessor, `held`."""
+    if p.kind != "cores":
+        return min(1.0, 0.5 + t.m * t.n / 32768)
+    return min(1.0, 0.5 + t.m * t.n * held / 65536)
+
+
+def _at_once(p: Problem, t: Tile, target: Target) -> int:
+    """The programs that a multiprocessor holds. The compiler keeps about half of the epilogue's values of `registers`,
+    as it computes them one after the other."""
+    d = target.device
+    if t.descriptors > 1:
+        return max(1, t.descriptors // d.multiprocessors)
+    used = int(WARP * t.warps * registers(replace(p, live=p.live / 2), t, target))
+    fits = d.shared_memory // max(_shared(t, p.item, d), 1), d.registers // used, d.blocks
+    return max(1, min(fits))
+
+
+def _begins(p: Problem, t: Tile, each: int, target: Target) -> float:
     """The time in seconds that a multiprocessor waits for the first loads of its programs, `each` of them in turn."""
-    fits = (
-        d.shared_memory // max(_shared(t, p.item, d), 1),
-        d.warps * d.warp // (WARP * t.warps),
-        4,
-    )
-    return cdiv(each, max(1, min(fits))) * (d.latency + (d.descriptor if t.descriptors else 0.0))
+    d = target.device
+    turns = cdiv(each, min(4, _at_once(p, t, target)))
+    return turns * (d.latency + (d.descriptor if t.descriptors else 0.0))
 
 
 def together(products: Sequence[Problem], target: Target) -> tuple[float, Tile] | None:
@@ -339,16 +360,23 @@ def together(products: Sequence[Problem], target: Target) -> tuple[float, Tile] 
 
 def _seconds_together(products: Sequence[Problem], t: Tile, target: Target) -> float:
     d = target.device
-    own = [_seconds_of_tile(p, t, 1, target) for p in products]
-    work = sum(s * cdiv(p.m, t.m) * cdiv(p.n, t.n) * p.batch for s, p in zip(own, products))
+    tiles = [cdiv(p.m, t.m) * cdiv(p.n, t.n) * p.batch for p in products]
+    held = cdiv(sum(tiles), d.multiprocessors)
+    own = [_seconds_of_tile(p, t, 1, held, target) for p in products]
+    work = sum(s * n for s, n in zip(own, tiles))
     # shorter tiles fill the last wave
     each = ceil(work / (max(own) * d.multiprocessors) - 1e-6)
-    took = each * max(own) + _begins(products[0], t, each, d)
+    took = each * max(own) + _begins(products[0], t, each, target)
     return max(took, sum(p.bytes for p in products) / d.bandwidth)
 
 
 #: the factor by which unvectorized loads are slower
 _RAGGED = 4
+#: the factor by which loops are slower whose loads are by pointers, on devices with bulk copies: measured on an H200
+_POINTERS = 1.06
+#: seconds until the loads of a step of a loop have arrived, of which all stages but one are under way at once: with one
+#: small tile of four stages for each multiprocessor of an H200, a step takes a third of it
+_ARRIVES = 1e-6
 
 
 def fastest(p: Problem, target: Target) -> float:

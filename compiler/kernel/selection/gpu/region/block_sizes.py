@@ -153,7 +153,10 @@ def _runs(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:
     cols = power_of_two(k.sizes[t.cols])
     run = run_of(k)
     fits = [h for h in (1, 2, 4, 8) if run % h == 0 and (h == 1 or h * cols <= 2 * _LARGE)]
-    heights = fits[-1:] + fits[-2:-1]
+    few = [
+        h for h in fits if h == 1 or h * cols <= _LARGE
+    ]  # a thread has eight elements of few warps
+    heights = list(dict.fromkeys([few[-1], *fits[:-3:-1]]))
     choices = [(h, cols, _warps(h * cols)) for h in heights]
     return _configs(t, [*choices, (heights[0], cols, 2 * _warps(heights[0] * cols))])
 
