@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from codegen_harness import Arg, Case, b, full, make, reduce, spread
 from triton_harness import compile_case, run_cases
 
+import gflow
+from gflow.compiler import CompileOptions
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
+
+
+class Tanh(gflow.nn.Graph):
+    def __init__(self) -> None:
+        super().__init__()
+        self.config.compile_options = CompileOptions(target="cuda:90")
+
+    def build(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x)
 
 
 def _softmax(x: ir.Value, dtype: str) -> ir.Value:
@@ -46,6 +58,14 @@ def test_functions(dtype: str) -> None:
     assert "gf_erf(" in source(case)
     assert "gf_tanh(" in source(case)
     assert "_rn(" not in source(case)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_tanh_of_every_half_is_eagers(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the interpreter, which computes the short exponential and division as exactly as the long ones."""
+    monkeypatch.setenv("GFLOW_CUDA_DEVICE", "interpreter")
+    x = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
+    torch.testing.assert_close(Tanh()(x), torch.tanh(x), rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_float32_result_keeps_its_digits() -> None:
