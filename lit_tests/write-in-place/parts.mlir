@@ -9,7 +9,10 @@
 // CHECK:         "gflow.fused"
 // CHECK:         }) {gflow.buffers = ["arena:0"], gflow.in_place, kind = "pointwise"
 // CHECK:         "gflow.matmul"
-// LAUNCHES:      # @halves for cuda:90: 2 steps
+// LAUNCHES:      # @halves for cuda:90: 3 steps
+// LAUNCHES:      pointwise_sub_add_{{.*}}
+// LAUNCHES:      matmul_partial_{{.*}}a=arena,
+// LAUNCHES:      total_
 func.func @halves(%x: tensor<2x4x8x64xf32>, %w: tensor<512x8xf32>) -> tensor<8x8xf32> {
   %0 = "gflow.slice"(%x) {starts = array<i64: 0, 0, 0, 0>, limits = array<i64: 2, 4, 8, 32>, strides = array<i64: 1, 1, 1, 1>} : (tensor<2x4x8x64xf32>) -> tensor<2x4x8x32xf32>
   %1 = "gflow.slice"(%x) {starts = array<i64: 0, 0, 0, 32>, limits = array<i64: 2, 4, 8, 64>, strides = array<i64: 1, 1, 1, 1>} : (tensor<2x4x8x64xf32>) -> tensor<2x4x8x32xf32>
