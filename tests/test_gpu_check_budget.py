@@ -106,7 +106,7 @@ def test_peers_come_in_waves_and_are_timed_in_turns() -> None:
     peers = ("eager", "gflow", "compile", "max-autotune", "own kernels")
     assert bench.log[-10:-5] == [f"{p} sample" for p in peers]
     assert bench.log[-5:] == [f"{p} profile" for p in peers]
-    assert row["kernels_us"] == dict.fromkeys(peers, {"add": [1.0, 2.5]})
+    assert row["kernels_us"] == {p: {"add": [1.0, 2.5]} for p in peers}
     assert [set(r["ms"]) for r in bench.rows] == [
         {"eager"}, {"eager", "gflow"}, {"eager", "gflow", "compile", "max-autotune"},
         {"eager", "gflow", "compile", "max-autotune", "own kernels"},
