@@ -157,7 +157,7 @@ def test_where_the_first_config_spills_another_runs():
         k = TritonKernel("k", "", {"n": "i32"}, {}, (), ways, grid)
         p = Program("p", "", [], [], [], {}, {}, 0, target="cuda:90", triton={"k": k})
         p.steps = [LaunchStep("k", (n,), 0, (n, 1, 1), "op") for n in (100, 7)]
-        p.races = [Race(n, "op", "a GPU", {}) for n in races]
+        p.races = [Race(n, "op", "a GPU", {"BLOCK=1": 1.0}) for n in races]
         p.device_code = {key_of("k", 0): code(spills[0], shared)}
         asked = []
 

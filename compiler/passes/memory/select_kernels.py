@@ -6,9 +6,9 @@ Before:
 
 After `gflow-select-kernels{target=cuda:90}`:
 
-    %0 = "gflow.matmul"(%x, %w) {gflow.kernel = {kind = "product", scratch = 10485760 : i64, split_k = 32 : i64,
-        stages = 3 : i64, then = [{block = array<i64: 4, 128>, stages = 2 : i64, warps = 4 : i64}],
-        tile = array<i64: 128, 256, 64>, warps = 8 : i64}} : …
+    %0 = "gflow.matmul"(%x, %w) {gflow.kernel = {kind = "product", scratch = 7864320 : i64, split_k = 24 : i64,
+        stages = 4 : i64, then = [{block = array<i64: 4, 128>, stages = 2 : i64, warps = 4 : i64}],
+        tile = array<i64: 128, 64, 64>, warps = 4 : i64}} : …
 
 `gflow-plan-memory` plans the scratch, code generation emits the kernels that are written here, and an artifact keeps
 them. Choices can be edited. A choice that code generation does not support, or a field that does not apply to the
