@@ -197,9 +197,9 @@ def _every(p: Problem, target: Target) -> list[Tile]:
 _GATHERED, _HEAVY = 128 * 64, 128 * 128
 #: the registers of a thread that do not depend on the tile
 _OTHERS = 40
-#: additional registers: for operands that are not read from shared memory; for descriptors; for the loop of a
-#: persistent program, which has no addresses
-_FRAGMENTS, _DESCRIBED, _WALK = 16, 24, 4
+#: additional registers: for operands that are not read from shared memory; for descriptors and the loop of a persistent
+#: program; the same with two accumulators (a tile of 256×192 has 235 in all, 192 for accumulators)
+_FRAGMENTS, _WALK, _WALK_UNEVEN = 16, 24, 4
 #: the numbers of pieces of a tile, and the fewest columns of a piece
 _PARTS, _NARROW = (1, 2, 4, 8), 16
 
@@ -208,7 +208,8 @@ def registers(p: Problem, t: Tile, target: Target) -> float:
     """The registers of a thread: its accumulators, and the greater of operands in the loop and of the epilogue on one
     piece of the tile, which follows the loop."""
     each = t.m * t.n / (WARP * t.warps) * (2 if p.kind == "double" else 1)
-    others = _OTHERS + (0 if not t.descriptors else _DESCRIBED if t.descriptors == 1 else _WALK)
+    walk = _WALK_UNEVEN if widths(t.n)[1] else _WALK
+    others = _OTHERS + (walk if t.descriptors else 0)
     fragments = 0 if target.has(MMA_SHARED) else _FRAGMENTS
     return each + max(fragments, p.live * each / t.parts) + others
 
