@@ -258,7 +258,7 @@ def test_a_call_step_by_step_between_launches_of_the_graph(device):
     assert run.no_graph == ""
 
 
-def test_ctrl_c_waits_for_the_last_launch():
+def test_ctrl_c_waits_for_the_last_launch(request: pytest.FixtureRequest) -> None:
     class Interrupted(Counting):
         at = 0
 
@@ -267,6 +267,9 @@ def test_ctrl_c_waits_for_the_last_launch():
             if self.launches == self.at:
                 signal.raise_signal(signal.SIGINT)
 
+    # a shell that starts tests in the background has them ignore the signal
+    started_with = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, started_with))
     step = scale(Place("arg", 0, 0), Place("arg", 0, 0), 1.0)
     device = Interrupted()
     run = Executable(make([step, step], [Result("x", F32, 0)]), device)
