@@ -174,16 +174,21 @@ def test_a_graph_gets_the_addresses_of_what_has_moved(role):
     assert run.graph_copies == ""
 
 
-def test_inputs_that_move_are_copied_and_parameters_that_move_are_captured_anew():
-    """Where the launches of a graph cannot get other addresses."""
-    device = Fixing()
-    run = Executable(make(TWICE), device)
+def check_results_that_are_kept(run: Executable, calls: int) -> None:
+    """Results of several calls are right, also after the later ones."""
     kept = []
-    for _ in range(6):
+    for _ in range(calls):
         x = torch.randn(100)
         kept.append((x, run([x, factor(2.0)])[0]))
     for x, y in kept:
         torch.testing.assert_close(y, x * 4)
+
+
+def test_inputs_that_move_are_copied_and_parameters_that_move_are_captured_anew():
+    """Where the launches of a graph cannot get other addresses."""
+    device = Fixing()
+    run = Executable(make(TWICE), device)
+    check_results_that_are_kept(run, 6)
     assert device.captured == 3  # the first one is given up, and so is that with the input in place
     assert run.graph_copies == "1 of 1 results are copied out of it: no nodes"
     device = Fixing()
@@ -200,12 +205,7 @@ def test_inputs_that_move_are_copied_and_parameters_that_move_are_captured_anew(
 def test_a_refused_address_costs_the_graph_and_nothing_else():
     device = Fixing(accepts=5)
     run = Executable(make(TWICE), device)
-    kept = []
-    for _ in range(9):
-        x = torch.randn(100)
-        kept.append((x, run([x, factor(2.0)])[0]))
-    for x, y in kept:
-        torch.testing.assert_close(y, x * 4)
+    check_results_that_are_kept(run, 9)
     assert run.no_graph == ""
     assert run.graph_copies.endswith("not now")
     assert device.captured == 2

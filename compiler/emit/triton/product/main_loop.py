@@ -148,12 +148,11 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
     sums = p.kind == "sums"
     model = with_following(p, epilogue, splits)
     tiles = [chosen, *neighbours(chosen, model, b.target)]
-    uneven = f.rest is not None
     whole = sums or not (model.live or f.descriptors == "PERSISTENT")
     numbers: dict[str, dict[tuple[Any, ...], str]] = {}
     s = epilogue.sums
     of_sums = [] if s is None else after_sums(s, params, used, numbers, (f.rows, f.cols))
-    after = _after(f, epilogue, params, used, whole, numbers, uneven)
+    after = _after(f, epilogue, params, used, whole, numbers)
     span, loop = [], f"for step in range(0, {f.count}):"
     if split:
         # each part of K has its own partial sums
@@ -192,7 +191,7 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
         *(["acc = tl.sum(acc, axis=1)"] if sums else []),
         *after,
     ]  # fmt: skip
-    if uneven:
+    if f.rest is not None:
         cols_tiles = cols_tiles.replace("BLOCK_N", "(BLOCK_N + REST)")
         tile = [line.replace("tile_n * BLOCK_N", "tile_n * (BLOCK_N + REST)") for line in tile]
     lines = [f"tiles_m = tl.cdiv({f.rows}, BLOCK_M)", f"tiles_n = {cols_tiles}", *made]
@@ -206,7 +205,7 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
         more = {"GROUP_M": 8}
         if f.descriptors:
             more[f.descriptors] = t.descriptors
-        if uneven:
+        if f.rest is not None:
             more["REST"] = widths(t.n)[1]
         if not whole:
             more["PARTS"] = t.parts
@@ -273,18 +272,15 @@ def _after(
     used: set[str],
     whole: bool,
     numbers: dict[str, dict[tuple[Any, ...], str]],
-    uneven: bool,
 ) -> list[str]:
-    """Lines of the epilogue: on the whole tile, or on one part of its columns after the other, to save registers.
-
-    uneven: tiles may have REST further columns, which are parts of their own.
-    """
+    """Lines of the epilogue: on the whole tile, or on one part of its columns after the other, to save registers. REST
+    further columns are parts of their own."""
     if whole:
         axes = f.axes if f.problem.kind != "sums" else tuple(replace(a, fours=None) for a in f.axes)
         return epilogue.emit(params, Tile(axes, f.masks), "acc", used, numbers)
     used.add("gf_columns")
     width, piece = "BLOCK_N // PARTS", ["piece = gf_columns(acc, part, PARTS)"]
-    if uneven:
+    if f.rest is not None:
         width = "(BLOCK_N + REST) // PARTS"
         piece = [
             f"if part * ({width}) < BLOCK_N:",
